@@ -31,3 +31,8 @@ def masked_mean(x: jax.Array, where: jax.Array, axis_name: str | None = None) ->
     total, count = jnp.sum(jnp.where(where, x, 0.0)), jnp.sum(where.astype(x.dtype))
     total, count = pmean((total, count), axis_name)
     return total / jnp.maximum(count, jnp.finfo(x.dtype).tiny)
+
+
+def axis_index(axis_name: str | None) -> jax.Array:
+    """`[]` int32 position of this device on a mesh axis; 0 where there is one device."""
+    return jnp.zeros((), jnp.int32) if axis_name is None else jax.lax.axis_index(axis_name)

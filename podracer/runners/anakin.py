@@ -1,0 +1,214 @@
+"""Anakin: environment and agent in one compiled program, replicated over a mesh of devices.
+
+    for each update: unroll T steps on every device; learn, with gradients averaged over the devices
+
+Many updates are one call. The state is donated, and the next call is dispatched before the metrics of
+the last one are read, so that the devices never wait for the host.
+
+"Podracer architectures for scalable Reinforcement Learning", Hessel et al., arXiv 2104.06272, section 2.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
+from podracer.envs.base import BatchedEnv
+from podracer.parallel import collectives
+from podracer.parallel.mesh import Plan
+from podracer.parallel.spmd import REPLICATED, axis_name, spmd
+from podracer.randomness import Role, run_key, shard_key
+from podracer.replay.base import Replay
+from podracer.runner import Due, Report
+from podracer.runners.learn import learn, snapshot
+from podracer.runners.pacing import ChunkSizes
+from podracer.runners.unroll import ActorCarry, UnrollSums, merge_sums, to_episodes, unroll_scan
+from podracer.runners.workers import Reports, Workers
+from podracer.types import Array, ArrayTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnakinConfig:
+    """Settings of `runner=anakin`."""
+
+    updates_per_call: int | None = None
+    """Updates a call of the compiled program, and so a row of metrics; None aims at one second a call."""
+
+
+class DeviceState(NamedTuple):
+    """Everything that the compiled program carries."""
+
+    learner: ArrayTree  # replicated
+    replay: ArrayTree  # [D * ...] one shard a device
+    actor: ActorCarry  # [D * B, ...]
+    updates: Array  # [] int32
+
+
+class AnakinState(NamedTuple):
+    device: DeviceState
+    updates: int
+    env_steps: int  # a Python integer: it outgrows 32 bits
+
+
+class Totals(NamedTuple):
+    """What a call sums over its updates."""
+
+    metrics: dict[str, Array]  # [] each, the same on every device
+    unrolls: UnrollSums  # [D] each
+
+
+@dataclass(frozen=True)
+class Anakin:
+    """Runs an agent in JAX environments. See `podracer.runner.Runner`."""
+
+    agent: Agent
+    env: BatchedEnv
+    replay: Replay
+    plan: Plan
+    mesh: Mesh
+    config: AnakinConfig = AnakinConfig()
+
+    def init(self) -> AnakinState:
+        """Makes the state of a new run on the mesh."""
+        specs = self._specs()
+        shardings = jax.tree.map(
+            lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec)
+        )
+        init = spmd(self._init, self.mesh, REPLICATED, specs)
+        return AnakinState(jax.jit(init, out_shardings=shardings)(run_key(self.plan.seed)), 0, 0)
+
+    def run(self, state: AnakinState, due: Callable[[int], Due]) -> Iterator[Report]:
+        """Trains until the budget is spent; one report a call of the compiled program."""
+        with Workers() as workers:
+            reports: Reports[Report] = Reports(workers)
+            workers.start("anakin", lambda: self._work(state, due, reports))
+            yield from reports
+
+    def _work(self, state: AnakinState, due: Callable[[int], Due], reports: Reports[Report]) -> None:
+        hyper = {name: jnp.float32(value) for name, value in hyper_parameters(self.agent).items()}
+        key = run_key(self.plan.seed)
+        device, updates, env_steps = state
+        started = time.monotonic()
+        program = self.program().lower(hyper, device, jnp.int32(1), key).compile()
+        copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
+        take_snapshot = jax.jit(lambda state: snapshot(self.agent, state.learner, state.updates, self.plan.updates))
+        compile_seconds = time.monotonic() - started
+        sizes = ChunkSizes(self.config.updates_per_call)
+        pending: _Call | None = None
+        completed = time.monotonic()
+
+        def report(call: _Call) -> Report:
+            nonlocal env_steps, completed, compile_seconds
+            totals = jax.device_get(call.totals)  # waits for the call
+            now = time.monotonic()
+            seconds, completed = now - completed, now
+            sizes.record(call.num_updates, seconds)
+            env_steps += int(totals.unrolls.env_steps.sum(dtype="int64"))
+            timings = {"train_seconds": seconds, "compile_seconds": compile_seconds}
+            compile_seconds = 0.0
+            return Report(
+                updates=call.updates,
+                env_steps=env_steps,
+                metrics={name: float(value) / call.num_updates for name, value in totals.metrics.items()},
+                episodes=to_episodes(totals.unrolls),
+                timings=timings,
+                snapshot=call.snapshot,
+                state=None if call.state is None else AnakinState(call.state, call.updates, env_steps),
+            )
+
+        while updates < self.plan.updates:
+            upcoming = due(updates)
+            end = min(upcoming.updates, self.plan.updates)
+            num_updates = min(sizes.next(), end - updates)
+            updates += num_updates
+            device, totals = program(hyper, device, jnp.int32(num_updates), key)
+            is_due = updates == end
+            call = _Call(
+                updates,
+                num_updates,
+                totals,
+                take_snapshot(device) if is_due and upcoming.snapshot else None,
+                copy(device) if is_due and upcoming.state else None,
+            )
+            if pending is not None:
+                reports.send(report(pending))
+            pending = call
+            if call.snapshot is not None or call.state is not None:
+                # Whoever asked works on the same devices: training pauses, so that neither is timed with the other.
+                reports.send(report(pending), pause=True)
+                pending, completed = None, time.monotonic()
+        if pending is not None:
+            reports.send(report(pending))
+        reports.end()
+
+    def program(self) -> Callable[..., tuple[DeviceState, Totals]]:
+        """The jitted program: `(hyper, state, num_updates, key) -> (state, totals)`, the state donated."""
+        specs = self._specs()
+        out_specs = specs, Totals(REPLICATED, PartitionSpec(self.mesh.axis_names[0]))
+        chunk = spmd(self._chunk, self.mesh, (REPLICATED, specs, REPLICATED, REPLICATED), out_specs)
+        return jax.jit(chunk, donate_argnums=1)
+
+    def _specs(self) -> DeviceState:
+        shard = PartitionSpec(self.mesh.axis_names[0])
+        return DeviceState(learner=REPLICATED, replay=shard, actor=shard, updates=REPLICATED)
+
+    def _init(self, key: jax.Array) -> DeviceState:
+        """One device's share of a new state."""
+        shard, num_envs = self._shard(), self.plan.envs_per_actor
+        learner_state = self.agent.init_learner(shard_key(key, Role.INIT_LEARNER, 0))
+        env_state, timestep = self.env.reset(shard_key(key, Role.ENV_RESET, shard), num_envs)
+        env_indices = shard * num_envs + jnp.arange(num_envs, dtype=jnp.int32)
+        actor_state = self.agent.init_actor(shard_key(key, Role.INIT_ACTOR, shard), env_indices, self.plan.num_envs)
+        carry = ActorCarry(env_state, timestep, actor_state)
+        policy = snapshot(self.agent, learner_state, jnp.int32(0), self.plan.updates)
+        example = jax.eval_shape(lambda: unroll_scan(self.agent, self.env, policy, carry, key, key, jnp.int32(0))[1])
+        return DeviceState(learner_state, self.replay.init(example), carry, jnp.zeros((), jnp.int32))
+
+    def _shard(self) -> Array:
+        return collectives.axis_index(axis_name(self.mesh))
+
+    def _chunk(
+        self, hyper: dict[str, Array], state: DeviceState, num_updates: Array, key: jax.Array
+    ) -> tuple[DeviceState, Totals]:
+        """`num_updates` times unroll and learn, on one device."""
+        agent = with_hyper_parameters(self.agent, hyper)
+        keys = {role: shard_key(key, role, self._shard()) for role in (Role.ACT, Role.ENV_STEP, Role.LEARN)}
+
+        def update(state: DeviceState) -> tuple[DeviceState, Totals]:
+            policy = snapshot(agent, state.learner, state.updates, self.plan.updates)
+            start = state.updates * agent.unroll_length
+            actor, trajectory, sums = unroll_scan(
+                agent, self.env, policy, state.actor, keys[Role.ACT], keys[Role.ENV_STEP], start
+            )
+            learn_key = jax.random.fold_in(keys[Role.LEARN], state.updates)
+            learner, replay, metrics = learn(
+                agent, self.replay, state.learner, state.replay, trajectory, learn_key, policy.progress
+            )
+            return DeviceState(learner, replay, actor, state.updates + 1), Totals(metrics, sums)
+
+        def accumulate(_, carry):
+            state, totals = carry
+            state, latest = update(state)
+            metrics = jax.tree.map(jnp.add, totals.metrics, latest.metrics)
+            return state, Totals(metrics, merge_sums(totals.unrolls, latest.unrolls))
+
+        _, shapes = jax.eval_shape(update, state)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        unrolls = zeros.unrolls._replace(return_min=jnp.full((), jnp.inf), return_max=jnp.full((), -jnp.inf))
+        state, totals = jax.lax.fori_loop(0, num_updates, accumulate, (state, Totals(zeros.metrics, unrolls)))
+        return state, totals._replace(unrolls=jax.tree.map(lambda leaf: leaf[None], totals.unrolls))
+
+
+class _Call(NamedTuple):
+    """A call of the program that was dispatched and not read yet."""
+
+    updates: int  # total at its end
+    num_updates: int
+    totals: Any
+    snapshot: Any | None
+    state: Any | None

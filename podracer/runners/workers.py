@@ -1,0 +1,172 @@
+"""Threads that end together: the main thread supervises, workers compile and run.
+
+Python hears signals only in its main thread, and not while that is inside XLA. So the main thread
+waits with short timeouts, an exception in a worker travels to it, and closing joins every worker.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+_POLL_SECONDS = 0.1
+_JOIN_SECONDS = 10.0
+
+
+class Stopped(Exception):
+    """Raised in a worker that waits when the run ends; ends the worker silently."""
+
+
+class WorkerHung(RuntimeError):
+    """A worker did not stop in time, for instance inside an environment's native code."""
+
+
+class Workers:
+    """A group of threads with one fate: the first exception of any of them ends all."""
+
+    def __init__(self):
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        self.close()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def start(self, name: str, target: Callable[[], Any]) -> None:
+        """Runs `target` in a thread of this name."""
+        # Daemons, so that a thread that hangs in native code cannot keep the process alive.
+        thread = threading.Thread(name=name, target=self._run, args=(target,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def check(self) -> None:
+        """Raises the first exception of a worker, if there was one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stops and joins every worker.
+
+        Raises:
+          WorkerHung: naming the threads that did not stop within 10 seconds.
+        """
+        self._stopping.set()
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        hung = [thread.name for thread in self._threads if thread.is_alive()]
+        if hung:
+            raise WorkerHung(f"did not stop within {_JOIN_SECONDS:.0f} s: {', '.join(hung)}") from self._failure
+
+    def wait(self, condition: threading.Condition, predicate: Callable[[], bool]) -> None:
+        """Waits, with the condition held, until the predicate holds; raises `Stopped` when the run ends."""
+        while not predicate():
+            if self.stopping:
+                raise Stopped
+            condition.wait(_POLL_SECONDS)
+
+    def _run(self, target: Callable[[], Any]) -> None:
+        try:
+            target()
+        except Stopped:
+            pass
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or error
+            self._stopping.set()
+
+
+class Channel(Generic[Item]):
+    """A bounded queue between workers; every wait ends when the run does."""
+
+    def __init__(self, workers: Workers, size: int):
+        self._workers = workers
+        self._queue: queue.Queue = queue.Queue(size)
+
+    def put(self, item: Item) -> None:
+        """Waits for room; raises `Stopped` when the run ends."""
+        while True:
+            if self._workers.stopping:
+                raise Stopped
+            try:
+                return self._queue.put(item, timeout=_POLL_SECONDS)
+            except queue.Full:
+                pass
+
+    def get(self) -> Item:
+        """Waits for an item; raises `Stopped` when the run ends."""
+        while True:
+            try:
+                return self._queue.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if self._workers.stopping:
+                    raise Stopped from None
+
+    def qsize(self) -> int:
+        return self._queue.qsize()
+
+
+class Reports(Generic[Item]):
+    """Hands items from one worker to the main thread, which may ask it to pause meanwhile."""
+
+    def __init__(self, workers: Workers):
+        self._workers = workers
+        self._channel: Channel = Channel(workers, 1)
+        self._resumed = threading.Condition()
+        self._handled = 0
+        self._sent = 0
+
+    def send(self, item: Item, *, pause: bool = False) -> None:
+        """Hands out an item; with `pause`, waits until the main thread has handled it and those before."""
+        self._sent += 1
+        self._channel.put(item)
+        if pause:
+            with self._resumed:
+                self._workers.wait(self._resumed, lambda: self._handled >= self._sent)
+
+    def end(self) -> None:
+        """Says that no item follows."""
+        self._channel.put(_END)
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yields the items in the main thread; raises a worker's exception with its own traceback."""
+        while True:
+            try:
+                item = self._channel.get()
+            except Stopped:
+                self._workers.check()
+                return
+            if item is _END:
+                return
+            yield item
+            with self._resumed:
+                self._handled += 1
+                self._resumed.notify_all()
+
+
+_END: Any = object()
+
+
+def call_in_worker(name: str, function: Callable[[], Item]) -> Item:
+    """Calls a function in a thread and returns its result, so that the main thread hears signals meanwhile."""
+    with Workers() as workers:
+        reports: Reports[Item] = Reports(workers)
+
+        def work():
+            reports.send(function())
+            reports.end()
+
+        workers.start(name, work)
+        (result,) = reports
+        return result
