@@ -158,13 +158,16 @@ class Reports(Generic[Item]):
 _END: Any = object()
 
 
-def call_in_worker(name: str, function: Callable[[], Item]) -> Item:
-    """Calls a function in a thread and returns its result, so that the main thread hears signals meanwhile."""
+def call_in_worker(name: str, function: Callable[[Workers], Item]) -> Item:
+    """Calls a function in a thread and returns its result, so that the main thread hears signals meanwhile.
+
+    The function is given the group it belongs to: where it loops, it looks at `stopping`.
+    """
     with Workers() as workers:
         reports: Reports[Item] = Reports(workers)
 
         def work():
-            reports.send(function())
+            reports.send(function(workers))
             reports.end()
 
         workers.start(name, work)

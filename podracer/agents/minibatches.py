@@ -1,0 +1,95 @@
+"""Minibatches of an unroll: every row once an epoch, shuffled on the device without a sort."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from podracer.parallel import collectives
+from podracer.types import Array, ArrayTree, Key
+
+_ROUNDS = 3
+
+Carry = TypeVar("Carry")
+
+
+def random_permutation(key: Key, size: int) -> Array:
+    """Draws a permutation of 0 … size-1 by rounds of a keyed bijection.
+
+    x ← a·x + c,  x ← x ⊕ (x ≫ k/2)   (mod 2ᵏ, a odd), repeated until x < size
+
+    `jax.random.permutation` sorts, which takes 80 ms for 131,072 indices on a CPU, a third of a PPO
+    update; this takes the time of a map. It reaches a small part of all permutations, which is
+    enough to decorrelate minibatches and not enough for statistics on permutations.
+
+    Args:
+      key: consumed.
+      size: number of indices.
+
+    Returns:
+      `[size]` int32.
+    """
+    bits = max(1, (size - 1).bit_length())
+    constants = jax.random.bits(key, (_ROUNDS, 2), jnp.uint32)
+    last = jnp.uint32((1 << bits) - 1)
+    shift = jnp.uint32((bits + 1) // 2)
+
+    def shuffle(x: Array) -> Array:
+        for round in range(_ROUNDS):
+            x = (x * (constants[round, 0] | jnp.uint32(1)) + constants[round, 1]) & last
+            x = x ^ (x >> shift)
+        return x
+
+    def walk(x: Array) -> Array:
+        return jnp.where(x < size, x, shuffle(x))
+
+    x = shuffle(jnp.arange(size, dtype=jnp.uint32))
+    if size < 1 << bits:
+        # Following the cycle of a bijection until it returns to the range is a bijection of the range.
+        x = jax.lax.while_loop(lambda x: jnp.any(x >= size), walk, x)
+    return x.astype(jnp.int32)
+
+
+def scan_minibatches(
+    step: Callable[[Carry, ArrayTree, Array], tuple[Carry, Any]],
+    carry: Carry,
+    rows: ArrayTree,
+    valid: Array,
+    key: Key,
+    *,
+    num_epochs: int,
+    num_minibatches: int,
+    axis_name: str | None,
+) -> tuple[Carry, Any]:
+    """Calls `step` for every minibatch of every epoch.
+
+    Args:
+      step: `(carry, minibatch, count) -> (carry, output)`. `count` is the number of valid rows in a
+        minibatch, averaged over devices: a sum over the valid rows divided by it, averaged over the
+        devices, is the mean over the valid rows of all devices.
+      carry: of the first step.
+      rows: `[N, ...]` what is shuffled.
+      valid: `[N, ...]` bool.
+      key: consumed.
+      num_epochs: passes over all rows.
+      num_minibatches: divides N.
+      axis_name: of the devices that learn together; each shuffles its own rows.
+
+    Returns:
+      The last carry and the outputs, stacked `[num_epochs * num_minibatches, ...]`.
+    """
+    size = valid.shape[0]
+    if size % num_minibatches:
+        raise ValueError(f"{size} rows a device do not divide into {num_minibatches} minibatches")
+    permutations = jax.vmap(lambda key: random_permutation(key, size))(jax.random.split(key, num_epochs))
+    indices = permutations.reshape(num_epochs * num_minibatches, size // num_minibatches)
+    counts = jnp.sum(valid[indices], axis=tuple(range(1, valid.ndim + 1)), dtype=jnp.float32)
+    counts = jnp.maximum(collectives.pmean(counts, axis_name), 1e-6)
+
+    def one(carry, inputs):
+        indices, count = inputs
+        minibatch = jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0), rows)
+        return step(carry, minibatch, count)
+
+    return jax.lax.scan(one, carry, (indices, counts))
