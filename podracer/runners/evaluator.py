@@ -33,7 +33,7 @@ class EvaluationConfig:
     seed: int = 0
     """Seed of the evaluation's environments and actions, the same for every training seed."""
     max_steps: int = 30_000
-    """Steps an environment is given for each of its episodes; the one in hand after that counts with its return so far."""
+    """Steps an environment has for each of its episodes; the one in hand after that counts with its return so far."""
 
 
 class EvaluationResult(NamedTuple):

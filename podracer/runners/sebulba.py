@@ -1,0 +1,250 @@
+"""Sebulba: actor threads step host environments and act on actor devices; one learner updates on its own.
+
+    actor threads --(bounded queues of trajectories)--> learner thread --(parameter store)--> actor threads
+
+An update consumes one unroll of every actor, joined in actor order.
+
+"Podracer architectures for scalable Reinforcement Learning", Hessel et al., arXiv 2104.06272, section 3.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
+from podracer.envs.base import HostEnv
+from podracer.parallel import collectives
+from podracer.parallel.mesh import Plan
+from podracer.parallel.spmd import REPLICATED, axis_name, spmd
+from podracer.randomness import Role, run_key, shard_key
+from podracer.replay.base import Replay
+from podracer.runner import Due, Report, merge_episodes, no_episodes
+from podracer.runners.actor import ActorPrograms, ActorThread, Stopwatch
+from podracer.runners.learn import learn, snapshot
+from podracer.runners.pacing import ChunkSizes
+from podracer.runners.transport import (
+    Packed,
+    ParameterStore,
+    Unroll,
+    join_batch,
+    pack,
+    shard_over,
+    trajectory_specs,
+)
+from podracer.runners.workers import Channel, Reports, Workers
+from podracer.types import Array, ArrayTree, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class SebulbaConfig:
+    """Settings of `runner=sebulba`."""
+
+    mode: Literal["lockstep", "fixed_lag", "free"] = "fixed_lag"
+    """Which parameters unroll n acts with: version n, version n - lag (both deterministic), or the newest."""
+    lag: int = 1
+    """Updates that acting is behind learning in mode fixed_lag."""
+    refresh: Literal["unroll", "step"] = "unroll"
+    """When actors of mode free take newer parameters."""
+    threads_per_device: int = 2
+    """Actor threads on every actor device, each with its own environments, so that acting hides stepping."""
+    queue_size: int = 1
+    """Finished unrolls that an actor of mode free may have waiting for the learner."""
+    updates_per_report: int | None = None
+    """Updates a row of metrics; None aims at one second a row."""
+
+
+class LearnerShards(NamedTuple):
+    """Everything that the learner's program carries."""
+
+    learner: ArrayTree  # replicated
+    replay: ArrayTree  # one shard a learner device
+    updates: Array  # [] int32
+
+
+class SebulbaState(NamedTuple):
+    device: LearnerShards
+    updates: int
+    env_steps: int  # a Python integer: it outgrows 32 bits
+
+
+@dataclass(frozen=True)
+class Sebulba:
+    """Runs an agent in host environments. See `podracer.runner.Runner`."""
+
+    agent: Agent
+    make_env: Callable[[int], HostEnv]  # from the actor's global index
+    replay: Replay
+    plan: Plan
+    mesh: Mesh  # of the learner
+    actor_devices: tuple[jax.Device, ...]  # one an actor thread of this process
+    example: Trajectory  # shapes of a learner device's trajectory
+    config: SebulbaConfig = SebulbaConfig()
+
+    def init(self) -> SebulbaState:
+        """Makes the state of a new run on the learner's mesh."""
+
+        def init(key):
+            learner_state = self.agent.init_learner(shard_key(key, Role.INIT_LEARNER, 0))
+            return LearnerShards(learner_state, self.replay.init(self.example), jnp.zeros((), jnp.int32))
+
+        specs = self._specs()
+        shardings = jax.tree.map(
+            lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec)
+        )
+        program = jax.jit(spmd(init, self.mesh, REPLICATED, specs), out_shardings=shardings)
+        return SebulbaState(program(run_key(self.plan.seed)), 0, 0)
+
+    def run(self, state: SebulbaState, due: Callable[[int], Due]) -> Iterator[Report]:
+        """Trains until the budget is spent; one report about a second."""
+        with Workers() as workers:
+            reports: Reports[Report] = Reports(workers)
+            example = jax.eval_shape(lambda s: snapshot(self.agent, s.learner, s.updates, 1), state.device)
+            keep = 1 if self._lag is None else self._lag + 1
+            store = ParameterStore(workers, self.actor_devices, example, keep)
+            queues = self._start_actors(workers, store)
+            learner = _Learner(self, workers, store, queues, state, due, reports)
+            workers.start("learner", learner.run)
+            yield from reports
+
+    @property
+    def _lag(self) -> int | None:
+        return {"lockstep": 0, "fixed_lag": self.config.lag, "free": None}[self.config.mode]
+
+    def _start_actors(self, workers: Workers, store: ParameterStore) -> list[Channel[Unroll]]:
+        devices = self.mesh.local_devices
+        actors = len(self.actor_devices)
+        parts = max(1, len(devices) // actors)
+        programs = ActorPrograms.build(self.agent, self.plan.num_envs, parts)
+        queues = []
+        for index, device in enumerate(self.actor_devices):
+            queue: Channel[Unroll] = Channel(workers, self.config.queue_size if self._lag is None else self._lag + 1)
+            first = index * len(devices) // actors
+            actor = ActorThread(
+                index=index,
+                shard=jax.process_index() * actors + index,
+                device=device,
+                learner_devices=tuple(devices[first : first + parts]),
+                make_env=self.make_env,
+                agent=self.agent,
+                hyper=hyper_parameters(self.agent),
+                programs=programs,
+                plan=self.plan,
+                store=store,
+                queue=queue,
+                lag=self._lag,
+                refresh_each_step=self._lag is None and self.config.refresh == "step",
+            )
+            workers.start(f"actor-{index}", actor.run)
+            queues.append(queue)
+        return queues
+
+    def _specs(self) -> LearnerShards:
+        return LearnerShards(REPLICATED, PartitionSpec(self.mesh.axis_names[0]), REPLICATED)
+
+    def program(self) -> Callable[..., tuple[LearnerShards, Packed, dict[str, Array]]]:
+        """The jitted update: `(hyper, state, pieces, key) -> (state, packed snapshot, metrics)`, the state donated."""
+
+        def update(hyper, state: LearnerShards, pieces: tuple[Trajectory, ...], key):
+            agent = with_hyper_parameters(self.agent, hyper)
+            shard = collectives.axis_index(axis_name(self.mesh))
+            learn_key = jax.random.fold_in(shard_key(key, Role.LEARN, shard), state.updates)
+            progress = snapshot(agent, state.learner, state.updates, self.plan.updates).progress
+            learner, replay, metrics = learn(
+                agent, self.replay, state.learner, state.replay, join_batch(pieces), learn_key, progress
+            )
+            state = LearnerShards(learner, replay, state.updates + 1)
+            return state, self._packed_snapshot(agent, state), metrics
+
+        pieces = trajectory_specs(self.mesh.axis_names[0])
+        specs = self._specs()
+        program = spmd(update, self.mesh, (REPLICATED, specs, pieces, REPLICATED), (specs, REPLICATED, REPLICATED))
+        return jax.jit(program, donate_argnums=1)
+
+    def _packed_snapshot(self, agent: Agent, state: LearnerShards) -> Packed:
+        return pack(snapshot(agent, state.learner, state.updates, self.plan.updates))
+
+
+class _Learner:
+    """The learner thread."""
+
+    def __init__(
+        self,
+        runner: Sebulba,
+        workers: Workers,
+        store: ParameterStore,
+        queues: list[Channel[Unroll]],
+        state: SebulbaState,
+        due: Callable[[int], Due],
+        reports: Reports[Report],
+    ):
+        self._runner, self._workers, self._store, self._queues = runner, workers, store, queues
+        self._due, self._reports = due, reports
+        self._device, self._updates, self._env_steps = state
+        self._hyper = {name: jnp.float32(value) for name, value in hyper_parameters(runner.agent).items()}
+        self._key = run_key(runner.plan.seed)
+        self._program = runner.program()
+        self._sizes = ChunkSizes(runner.config.updates_per_report)
+        self._take_snapshot = jax.jit(lambda s: snapshot(runner.agent, s.learner, s.updates, runner.plan.updates))
+
+    def run(self) -> None:
+        """Learns until the budget is spent."""
+        publish = jax.jit(lambda state: self._runner._packed_snapshot(self._runner.agent, state))
+        self._store.publish(self._updates, publish(self._device))
+        total = self._runner.plan.updates
+        while self._updates < total:
+            due = self._due(self._updates)
+            end = min(due.updates, total)
+            report = self._chunk(min(self._sizes.next(), end - self._updates))
+            if self._updates == end and due.snapshot:
+                report = report._replace(snapshot=self._take_snapshot(self._device))
+            self._reports.send(report, pause=report.snapshot is not None)
+        self._reports.end()
+
+    def _chunk(self, num_updates: int) -> Report:
+        """Makes some updates and reports them."""
+        started, watch = time.perf_counter(), Stopwatch()
+        metrics: list[Any] = []
+        lags: list[np.ndarray] = []
+        episodes, actor_seconds = no_episodes(), Stopwatch().seconds
+        for _ in range(num_updates):
+            with watch.measure("learner_wait_seconds"):
+                unrolls = [queue.get() for queue in self._queues]
+            with watch.measure("learn_seconds"):
+                metrics.append(self._update(unrolls))
+                if len(metrics) > 1:
+                    # One update in hand and one dispatched: more would only let the lag grow.
+                    jax.block_until_ready(metrics[-2])
+            for unroll in unrolls:
+                lags.append(self._updates - 1 - unroll.versions)
+                self._env_steps += unroll.env_steps
+                episodes = merge_episodes(episodes, unroll.episodes)
+                for name, seconds in unroll.seconds.items():
+                    actor_seconds[name] = actor_seconds.get(name, 0.0) + seconds / len(self._queues)
+        with watch.measure("learn_seconds"):
+            metrics = jax.device_get(metrics)
+        seconds = time.perf_counter() - started
+        self._sizes.record(num_updates, seconds)
+        means = {name: float(np.mean([update[name] for update in metrics])) for name in metrics[0]}
+        means["policy_lag_mean"] = float(np.mean(lags))
+        means["policy_lag_max"] = float(np.max(lags))
+        timings = {"train_seconds": seconds, **watch.seconds, **actor_seconds}
+        return Report(self._updates, self._env_steps, means, episodes, timings)
+
+    def _update(self, unrolls: list[Unroll]) -> dict[str, Array]:
+        """Dispatches one update and publishes what it results in."""
+        self._device, packed, metrics = self._program(self._hyper, self._device, self._join(unrolls), self._key)
+        self._updates += 1
+        self._store.publish(self._updates, packed)
+        return metrics
+
+    def _join(self, unrolls: list[Unroll]) -> tuple[Trajectory, ...]:
+        """Brings the pieces of all actors into the order of the learner devices."""
+        pieces = [piece for unroll in unrolls for piece in unroll.pieces]
+        per_device = len(pieces) // len(self._runner.mesh.local_devices)
+        return tuple(shard_over(self._runner.mesh, pieces[rank::per_device]) for rank in range(per_device))
