@@ -51,6 +51,22 @@ def random_permutation(key: Key, size: int) -> Array:
     return x.astype(jnp.int32)
 
 
+def to_rows(tree: ArrayTree, *, whole_sequences: bool) -> ArrayTree:
+    """Lays `[T, B, ...]` out as rows to shuffle.
+
+    Returns:
+      `[T·B, ...]` single steps, or `[B, T, ...]` where a network's memory needs whole sequences.
+    """
+    if whole_sequences:
+        return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), tree)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
+
+
+def to_sequences(rows: ArrayTree, *, whole_sequences: bool) -> ArrayTree:
+    """Lays a minibatch of rows out as `[T, N, ...]` again; T is 1 for single steps."""
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1) if whole_sequences else leaf[None], rows)
+
+
 def scan_minibatches(
     step: Callable[[Carry, ArrayTree, Array], tuple[Carry, Any]],
     carry: Carry,
@@ -82,6 +98,14 @@ def scan_minibatches(
     size = valid.shape[0]
     if size % num_minibatches:
         raise ValueError(f"{size} rows a device do not divide into {num_minibatches} minibatches")
+    if num_minibatches == 1:
+        # The order of a sum does not matter, and a shuffle would copy every row.
+        count = jnp.maximum(collectives.pmean(jnp.sum(valid, dtype=jnp.float32), axis_name), 1e-6)
+        if num_epochs == 1:
+            # Not a scan of length one: its body would be compiled apart, and run slower for convolutions.
+            carry, output = step(carry, rows, count)
+            return carry, jax.tree.map(lambda leaf: leaf[None], output)
+        return jax.lax.scan(lambda carry, _: step(carry, rows, count), carry, length=num_epochs)
     permutations = jax.vmap(lambda key: random_permutation(key, size))(jax.random.split(key, num_epochs))
     indices = permutations.reshape(num_epochs * num_minibatches, size // num_minibatches)
     counts = jnp.sum(valid[indices], axis=tuple(range(1, valid.ndim + 1)), dtype=jnp.float32)
