@@ -1,0 +1,45 @@
+"""The configuration of networks."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Which network an agent builds. By default it follows from the observation."""
+
+    torso: Literal["auto", "mlp", "minatar_cnn", "nature_cnn", "impala_resnet"] = "auto"
+    """What turns the observation into features. auto: nature_cnn for images of at least 36x36, minatar_cnn for
+    smaller ones, mlp where there is no image. mlp flattens images, too."""
+    hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the dense layers, which follow the convolutions where there are any. None: those of the torso's
+    paper: (64, 64) for mlp, (128,) for minatar_cnn, (512,) for nature_cnn, (256,) for impala_resnet."""
+    activation: Literal["auto", "relu", "tanh", "silu", "elu", "gelu"] = "auto"
+    """The function after every layer. auto: tanh for mlp, relu for the others."""
+    layer_norm: bool = False
+    """Normalises the features of every layer before its activation; not those within a residual block."""
+    shared_torso: bool = False
+    """Policy and value share torso and core, or have one each."""
+    core: Literal["none", "gru", "lstm"] = "none"
+    """The memory between torso and heads."""
+    core_size: int = 128
+    """Width of the memory."""
+    resnet_channels: tuple[int, ...] = (16, 32, 32)
+    """Channels of each section of impala_resnet; a section halves the image."""
+    resnet_blocks: int = 2
+    """Residual blocks a section of impala_resnet."""
+    resnet_width: int = 1
+    """Multiplies the channels of impala_resnet: 2 and 4 are the usual larger variants."""
+    convolution: Literal["auto", "native", "patches"] = "auto"
+    """How convolutions are computed; the parameters are the same. auto: patches on CPUs, native elsewhere."""
+    policy: Literal["normal", "tanh_normal"] = "normal"
+    """Distribution of continuous actions. normal: a standard deviation that does not depend on the observation;
+    tanh_normal: squashed into (-1, 1), with one that does."""
+
+
+def resolve_convolution(config: NetworkConfig, platform: str) -> NetworkConfig:
+    """Decides `convolution: auto` for the platform that the network runs on, `jax.Device.platform`."""
+    if config.convolution != "auto":
+        return config
+    return dataclasses.replace(config, convolution="patches" if platform == "cpu" else "native")
