@@ -94,7 +94,8 @@ class Live:
         if progress.last:
             figures, bars = _figures(progress), _time_bars(progress.values)
             parts += ["", _columns(figures, bars) if bars else figures, *_metrics(progress.values)]
-        width = min(self._terminal.width, _WIDTH)
+        # In a full line the terminal's own "^C" would wrap, and the panel would be redrawn a line too low.
+        width = min(self._terminal.width - len("^C"), _WIDTH)
         title = Text(self._title, "bold")
         return Panel(Group(*parts), title=title, title_align="left", width=width, border_style="cyan")
 

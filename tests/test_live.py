@@ -91,7 +91,7 @@ def test_a_report_shows_progress_speed_and_quality(screen):
     assert re.search(r"policy lag 1\.0 +updates, at most 2", frame)
     assert re.search(r"policy_loss +-0\.01230", frame)
     assert re.search(r"entropy +nan", frame)
-    assert max(len(line) for line in frame.splitlines()) <= screen.console._terminal.width
+    assert max(len(line) for line in frame.splitlines()) <= screen.console._terminal.width - 2
 
 
 def test_where_the_time_goes_is_a_share_of_training(screen):
@@ -100,6 +100,8 @@ def test_where_the_time_goes_is_a_share_of_training(screen):
     shares = (("environment", 45), ("acting", 30), ("actors wait", 25), ("learning", 110), ("learner waits", 5))
     for name, percent in shares:  # seconds / 2
         assert re.search(rf"{name} +[━╸╺ ]+ {percent}%", frame)
+    assert re.search(r"environment +━{7}╺", frame)  # 0.45 x 16 = 7.2
+    assert re.search(r"learning +━{16} ", frame)
 
 
 def test_one_compiled_program_has_no_activities(screen):
@@ -117,10 +119,12 @@ def test_an_evaluation_in_progress_shows(screen):
     assert "evaluating" not in screen.frame()
 
 
-def test_what_is_printed_meanwhile_stays_whole(screen):
-    screen.console.report(Row("train", 1_000, 100, 5.0, VALUES))
+def test_what_is_printed_meanwhile_stays_whole():
+    screen = Screen(80)
+    screen.console.start(PLAN, "ppo")  # here rather than in a fixture: pytest swaps the streams in between
     print("a word from an environment")
     print("a [bold]warning", file=sys.stderr)
+    screen.console.close()
     lines = [line.strip() for line in screen.text().splitlines()]
     assert "a word from an environment" in lines
     assert "a [bold]warning" in lines
