@@ -118,3 +118,22 @@ def check_observation(space: Any, observation: ArrayTree, batch_shape: tuple[int
             raise ValueError(
                 f"{who} declares {name} as {leaf.dtype}{shape} but emits {value.dtype}{tuple(value.shape)}"
             )
+
+
+def check_action_mask(action_mask: np.ndarray, is_last: np.ndarray, who: str) -> None:
+    """Checks that every environment that acts has a legal action; host adaptors call it on what they emit.
+
+    Args:
+      action_mask: `[B, A]` bool, True where the action is legal.
+      is_last: `[B]` bool, where the action will be ignored and the mask may be empty.
+      who: the environment's id, for the message.
+
+    Raises:
+      ValueError: naming the environments that leave nothing to choose from.
+    """
+    stuck = np.flatnonzero(~np.any(action_mask, axis=-1) & ~is_last)
+    if stuck.size:
+        raise ValueError(
+            f"{who}: {ACTION_MASK!r} allows none of the {action_mask.shape[-1]} actions in environments "
+            f"{stuck.tolist()} although their episodes go on; mark at least one action as legal there"
+        )

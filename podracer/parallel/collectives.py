@@ -23,6 +23,14 @@ def pmean(tree: Tree, axis_name: str | None) -> Tree:
     return unravel(jax.lax.pmean(flat, axis_name))
 
 
+def psum(tree: Tree, axis_name: str | None) -> Tree:
+    """Adds a tree up over the devices of a mesh axis in one collective; like `pmean` otherwise."""
+    if axis_name is None:
+        return tree
+    flat, unravel = ravel_pytree(tree)
+    return unravel(jax.lax.psum(flat, axis_name))
+
+
 def masked_mean(x: jax.Array, where: jax.Array, axis_name: str | None = None) -> jax.Array:
     """Averages the elements of `x` where `where` holds, over all devices; 0 if there are none.
 
