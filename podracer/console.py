@@ -34,7 +34,7 @@ class Console(Protocol):
         """Shows an evaluation: `episode_return`, and `episode_return_std` and `episodes` if given."""
         ...
 
-    def finish(self, result: Mapping[str, Any], folder: Path) -> None:
+    def finish(self, result: Mapping[str, Any], folder: Path | None) -> None:
         """Shows the result of a run, in the keys of `result.json` (and `final_return_std`), and closes."""
         ...
 
@@ -78,7 +78,7 @@ class Silent:
     def evaluation(self, row: Row) -> None:
         del row
 
-    def finish(self, result: Mapping[str, Any], folder: Path) -> None:
+    def finish(self, result: Mapping[str, Any], folder: Path | None) -> None:
         del result, folder
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Plain:
         self._progress = self._progress.evaluation(row)
         self._print(f"evaluation at {human(row.env_steps)} steps: {evaluation_text(row.values)}")
 
-    def finish(self, result: Mapping[str, Any], folder: Path) -> None:
+    def finish(self, result: Mapping[str, Any], folder: Path | None) -> None:
         if self._unshown:
             self._show()
         for name, text in result_entries(result, folder):
@@ -201,7 +201,7 @@ class Progress:
         return pace * max(self.plan.updates - self.updates, 0)
 
 
-def result_entries(result: Mapping[str, Any], folder: Path) -> Sequence[tuple[str, str]]:
+def result_entries(result: Mapping[str, Any], folder: Path | None) -> Sequence[tuple[str, str]]:
     """The names and texts of a result, without those that it has nothing to tell of."""
 
     def text(key: str, show: Callable[[Any], str]) -> str:
@@ -220,7 +220,7 @@ def result_entries(result: Mapping[str, Any], folder: Path) -> Sequence[tuple[st
         ("final return", text("final_return", lambda value: number(value) + spread)),
         ("best return", text("best_return", number)),
         ("policy lag", text("policy_lag_mean", lambda value: f"{value:.1f} updates{largest_lag}")),
-        ("folder", str(folder)),
+        ("folder", "" if folder is None else str(folder)),
     ]
     return [(name, shown) for name, shown in entries if shown]
 

@@ -73,7 +73,7 @@ class Live:
         self.phase("training")
         self._progress = self._progress.evaluation(row)
 
-    def finish(self, result: Mapping[str, Any], folder: Path) -> None:
+    def finish(self, result: Mapping[str, Any], folder: Path | None) -> None:
         self.phase(str(result["status"]))
         self.close()
         table = _grid(2)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from podracer import checkpoint
@@ -15,6 +16,9 @@ from podracer.runner import Due, Episodes, Report, Runner, merge_episodes, no_ep
 from podracer.runners.evaluator import EvaluationConfig, EvaluationResult
 from podracer.runners.workers import Workers, call_in_worker
 from podracer.types import PolicySnapshot
+
+# The updates between which `profile=true` records a trace.
+PROFILED_UPDATES = (10, 15)
 
 
 @dataclass
@@ -46,11 +50,13 @@ class Loop:
         logger: Logger,
         console: Any,
         folder: Path | None,
+        profile: bool = False,
     ):
         self._runner = runner
         self._evaluate = evaluate
         self._num_episodes = evaluation.num_episodes
-        self._boundaries = evaluation_updates(plan.updates, evaluation)
+        self._evaluations = evaluation_updates(plan.updates, evaluation)
+        self._trace = [min(n, plan.updates) for n in PROFILED_UPDATES] if profile and folder is not None else []
         self._logger = logger
         self._console = console
         self._folder = folder
@@ -94,7 +100,8 @@ class Loop:
         }
 
     def _due(self, updates: int) -> Due:
-        return Due(next(boundary for boundary in self._boundaries if boundary > updates), snapshot=True)
+        # A snapshot makes the runner pause, so that a trace begins and ends between updates.
+        return Due(min(n for n in (*self._evaluations, *self._trace) if n > updates), snapshot=True)
 
     def _handle(self, report: Report) -> None:
         values = train_values(report, report.env_steps - self.progress.env_steps)
@@ -103,8 +110,10 @@ class Loop:
         self._console.phase("training")
         self._console.report(row)
         self._logger.write(row)
-        if report.snapshot is not None:
-            is_final = report.updates == self._boundaries[-1]
+        if report.updates in self._trace:
+            self._switch_trace(report.updates)
+        if report.snapshot is not None and report.updates in self._evaluations:
+            is_final = report.updates == self._evaluations[-1]
             if self._num_episodes:
                 self._run_evaluation(report, is_final)
             if is_final and self._folder is not None:
@@ -121,6 +130,13 @@ class Loop:
         progress.policy_lag_max = max(progress.policy_lag_max, report.metrics.get("policy_lag_max", 0.0))
         progress.episodes = merge_episodes(progress.episodes, report.episodes)
         progress.updates, progress.env_steps = report.updates, report.env_steps
+
+    def _switch_trace(self, updates: int) -> None:
+        """Starts the profiler at the first of the profiled updates, stops it after the last."""
+        if updates == self._trace[0] != self._trace[1]:
+            jax.profiler.start_trace(self._folder / "profile")
+        elif self._trace[0] < updates:
+            jax.profiler.stop_trace()
 
     def _run_evaluation(self, report: Report, is_final: bool) -> None:
         self._console.phase("evaluating")

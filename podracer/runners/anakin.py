@@ -27,7 +27,7 @@ from podracer.replay.base import Replay
 from podracer.runner import Due, Report
 from podracer.runners.learn import learn, snapshot
 from podracer.runners.pacing import ChunkSizes
-from podracer.runners.unroll import ActorCarry, UnrollSums, merge_sums, to_episodes, unroll_scan
+from podracer.runners.unroll import ActorCarry, UnrollSums, example_trajectory, merge_sums, to_episodes, unroll_scan
 from podracer.runners.workers import Reports, Workers
 from podracer.types import Array, ArrayTree
 
@@ -94,7 +94,9 @@ class Anakin:
         key = run_key(self.plan.seed)
         device, updates, env_steps = state
         started = time.monotonic()
-        program = self.program().lower(hyper, device, jnp.int32(1), key).compile()
+        program = self.program()
+        if not jax.config.jax_disable_jit:  # compiled ahead, so that it is timed apart
+            program = program.lower(hyper, device, jnp.int32(1), key).compile()
         copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         take_snapshot = jax.jit(lambda state: snapshot(self.agent, state.learner, state.updates, self.plan.updates))
         compile_seconds = time.monotonic() - started
@@ -165,8 +167,7 @@ class Anakin:
         env_indices = shard * num_envs + jnp.arange(num_envs, dtype=jnp.int32)
         actor_state = self.agent.init_actor(shard_key(key, Role.INIT_ACTOR, shard), env_indices, self.plan.num_envs)
         carry = ActorCarry(env_state, timestep, actor_state)
-        policy = snapshot(self.agent, learner_state, jnp.int32(0), self.plan.updates)
-        example = jax.eval_shape(lambda: unroll_scan(self.agent, self.env, policy, carry, key, key, jnp.int32(0))[1])
+        example = example_trajectory(self.agent, self.env.spec, self.plan.num_envs, num_envs)
         return DeviceState(learner_state, self.replay.init(example), carry, jnp.zeros((), jnp.int32))
 
     def _shard(self) -> Array:

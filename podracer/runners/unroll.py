@@ -12,6 +12,7 @@ import numpy as np
 from podracer.agent import Agent
 from podracer.envs.base import BatchedEnv
 from podracer.runner import Episodes
+from podracer.spaces import EnvSpec, zeros
 from podracer.types import (
     Array,
     ArrayTree,
@@ -52,6 +53,20 @@ def empty_buffer(
     _, output = jax.eval_shape(agent.act, policy, actor_state, timestep, jax.random.key(0))
     step = Step(timestep, output.action, output.extras)
     return jax.tree.map(lambda leaf: jnp.zeros((unroll_length + 1, *leaf.shape), leaf.dtype), step)
+
+
+def example_trajectory(agent: Agent, spec: EnvSpec, num_envs: int, batch_size: int) -> Trajectory:
+    """The shapes of an unroll of `batch_size` environments, without running anything."""
+
+    def make(key: Key) -> Trajectory:
+        learner_state = agent.init_learner(key)
+        policy = PolicySnapshot(agent.actor_params(learner_state), jnp.zeros(()), jnp.zeros((), jnp.int32))
+        actor_state = agent.init_actor(key, jnp.zeros((batch_size,), jnp.int32), num_envs)
+        batch = jnp.zeros((batch_size,))
+        timestep = TimeStep(batch.astype(jnp.int8), batch, batch, zeros(spec.observation, (batch_size,)))
+        return Trajectory(empty_buffer(agent, policy, actor_state, timestep, agent.unroll_length), actor_state)
+
+    return jax.eval_shape(make, jax.random.key(0))
 
 
 def act_and_record(

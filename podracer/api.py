@@ -1,0 +1,142 @@
+"""The command from Python: `podracer.train`, `podracer.evaluate`, `podracer.load_policy`."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from podracer import checkpoint
+from podracer.agent import Agent
+from podracer.build import Environments, build, build_agent, build_environments, build_evaluator, build_plan
+from podracer.config import Config, read_config
+from podracer.console import make_console
+from podracer.conversion import refusals
+from podracer.logging import make_logger, write_json, write_result
+from podracer.loop import Loop, evaluation_values
+from podracer.parallel.mesh import MeshConfig, Plan
+from podracer.parallel.plan_table import to_json
+from podracer.parallel.topologies import local_topology
+from podracer.policy import Policy
+from podracer.runners.learn import snapshot
+from podracer.runners.workers import call_in_worker
+from podracer.types import Key, PolicySnapshot
+
+
+def make_plan(config: Config) -> Plan:
+    """Plans a run for `topology`, or for the machine that is there, without running anything."""
+    with refusals():
+        return build_plan(config, build_environments(config), config.topology or local_topology())[0]
+
+
+def train(config: Config, folder: Path | None = None) -> dict[str, Any]:
+    """Trains an agent.
+
+    Args:
+      config: from `load_config`.
+      folder: of the run, which exists; None keeps nothing on disk.
+
+    Returns:
+      The result, as `result.json` holds it.
+
+    Raises:
+      ConfigError: before anything is compiled.
+    """
+    is_writer = jax.process_index() == 0
+    with _debugging(config.debug):
+        run = build(config)
+        console = make_console(config.logger, is_writer=is_writer)
+        if not is_writer:
+            folder = None
+        logger = make_logger(config.logger, folder or Path(), is_writer=folder is not None)
+        if folder is not None:
+            write_json(folder / "plan.json", to_json(run.plan))
+        console.start(run.plan, _title(config, run.plan))
+        loop = Loop(run.runner, run.plan, run.evaluate, config.evaluation, logger, console, folder, config.profile)
+        status = "failed"
+        try:
+            result = loop.run()
+            status = result["status"]
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise
+        finally:
+            if folder is not None and status != "completed":
+                write_result(folder, loop.result(status))
+            logger.close(status)
+            console.close()
+        if folder is not None:
+            write_result(folder, result)
+        console.finish(result, folder)
+    return result
+
+
+def evaluate(
+    folder: Path, *, num_episodes: int | None = None, seed: int | None = None, greedy: bool | None = None
+) -> dict[str, float]:
+    """Evaluates the final parameters of a run; what is not given is as in the run's own evaluations.
+
+    Returns:
+      What a row of evaluation holds: `episode_return` and its spread, `episode_length`, `episodes`.
+
+    Raises:
+      ConfigError: `folder` is not the folder of a run.
+      FileNotFoundError: the run has left no parameters.
+    """
+    config = read_config(folder / "config.yaml")
+    given = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy}
+    evaluation = dataclasses.replace(config.evaluation, **{k: v for k, v in given.items() if v is not None})
+    agent, environments, policy = _restore(config, folder)
+    evaluator = build_evaluator(agent, environments, evaluation)
+    return evaluation_values(call_in_worker("evaluator", lambda workers: evaluator(policy, lambda: workers.stopping)))
+
+
+def load_policy(folder: str | Path) -> Policy:
+    """Loads the final policy of a run, to act on NumPy observations.
+
+    Raises:
+      ConfigError: `folder` is not the folder of a run.
+      FileNotFoundError: the run has left no parameters.
+    """
+    folder = Path(folder)
+    agent, _, policy = _restore(read_config(folder / "config.yaml"), folder)
+    return Policy(agent, policy)
+
+
+def _restore(config: Config, folder: Path) -> tuple[Agent, Environments, PolicySnapshot]:
+    """The agent of a run for one device, its environment, and its final parameters."""
+    config = dataclasses.replace(config, topology=None, mesh=MeshConfig())
+    with refusals():
+        environments = build_environments(config)
+        agent = build_agent(config, environments, jax.local_devices()[0].platform)
+
+    def example(key: Key) -> PolicySnapshot:
+        return snapshot(agent, agent.init_learner(key), jnp.int32(0), 1)
+
+    return agent, environments, checkpoint.restore_policy(folder, jax.eval_shape(example, jax.random.key(0)))
+
+
+def _title(config: Config, plan: Plan) -> str:
+    env = config.env.make or (config.env.suite if not config.env.id else f"{config.env.suite}/{config.env.id}")
+    devices = len({*plan.actor_ids, *plan.learner_ids}) * plan.topology.hosts
+    plural = "" if devices == 1 else "s"
+    return f"{config.agent.name} on {env} | {config.runner.name} | {devices} {plan.topology.platform} device{plural}"
+
+
+@contextlib.contextmanager
+def _debugging(enabled: bool) -> Iterator[None]:
+    """Compiles as little as possible and looks for NaNs."""
+    if not enabled:
+        yield
+        return
+    before = jax.config.jax_debug_nans, jax.config.jax_disable_jit
+    jax.config.update("jax_debug_nans", True)
+    jax.config.update("jax_disable_jit", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_debug_nans", before[0])
+        jax.config.update("jax_disable_jit", before[1])
