@@ -19,6 +19,8 @@ class MeshConfig:
     """Indices of a host's learner devices, in place of a number."""
     actor_ids: tuple[int, ...] | None = None
     """Indices of a host's actor devices, in place of a number; they may be learner devices, too."""
+    emulated_devices: int | None = None
+    """Splits the CPU into this many devices, to try a mesh without its hardware; None takes what is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
