@@ -1,0 +1,225 @@
+"""Hydra's part: the files under `configs/`, completed by the defaults of the dataclasses, composed and overridden.
+
+Every file is put into Hydra's store with all keys of its schema, so that `agent.learning_rate=1e-3`
+needs no `+`, although no default is written down a second time, and Hydra's own grammar, sweeps and
+`--cfg` work as they always do.
+"""
+
+import contextlib
+import functools
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from podracer.config import BUILT, COMPONENTS, SECTIONS, TOPOLOGY, Settings, defaults_of, schema_of
+from podracer.conversion import (
+    ConfigError,
+    mapping_fields,
+    nearest_keys,
+    plain_defaults,
+    settings_of,
+    unknown_key,
+)
+from podracer.importing import load_object
+from podracer.locations import config_files
+
+# The name of config.yaml in Hydra's store, which an application around us may share.
+PRIMARY = "podracer"
+HYDRA_VERSION_BASE = "1.3"
+_EXPERIMENT = "experiment"
+
+
+class Known(NamedTuple):
+    """What may be overridden."""
+
+    keys: dict[str, list[str]]  # dotted key -> the choices that have it, as "agent=ppo"; none for all
+    open_keys: set[str]  # dotted keys of mappings in which any key may be set
+    options: dict[str, list[str]]  # group -> its options
+
+    def has(self, key: str) -> bool:
+        return key in self.keys or any(key.startswith(f"{open_key}.") for open_key in self.open_keys)
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """Composes the configuration into plain values, interpolations resolved.
+
+    Raises:
+      ConfigError: for anything that Hydra refuses, with the nearest known names.
+    """
+    check_overrides(overrides)
+    # Works inside of another Hydra application, too: its state is put back.
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with translated_errors(), hydra.initialize(config_path=None, version_base=HYDRA_VERSION_BASE):
+            return to_mapping(hydra.compose(PRIMARY, list(overrides)))
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def to_mapping(config: DictConfig) -> dict[str, Any]:
+    """Resolves a composed configuration into plain values."""
+    with translated_errors():
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuses overrides of keys that nothing reads, also those that are added with `+`.
+
+    Raises:
+      ConfigError: with the nearest known key.
+    """
+    known = register()
+    with translated_errors():
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    for override in parsed:
+        key = override.key_or_group
+        if re.split("[./]", key)[0] == "hydra":
+            continue
+        if key in known.options:
+            _check_choice(key, override)
+        elif not known.has(key):
+            raise unknown_key(key, known.keys)
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turns what Hydra and OmegaConf raise into a `ConfigError` that names the repair."""
+    try:
+        yield
+    except MissingConfigException as error:
+        raise ConfigError(_describe_missing(error)) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_describe(error)) from error
+
+
+@functools.cache
+def register() -> Known:
+    """Puts the files under `configs/` into Hydra's store; once a process.
+
+    Raises:
+      ConfigError: for an unknown key in one of them.
+    """
+    OmegaConf.register_new_resolver("run_suffix", run_suffix, replace=True)
+    known = Known({}, set(), {})
+    experiments = []
+    for option, path in config_files():
+        content = OmegaConf.load(path)
+        group, _, name = option.rpartition("/")
+        section = option.split("/")[0]
+        if not group:
+            ConfigStore.instance().store(PRIMARY, _primary(content, known))
+            continue
+        known.options.setdefault(section, []).append(option.partition("/")[2])
+        if section == _EXPERIMENT:
+            experiments.append((option, content))
+            ConfigStore.instance().store(name, content, group=group, package="_global_")
+            continue
+        try:
+            node = _completed(section, content, known, f"{section}={option.partition('/')[2]}")
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        ConfigStore.instance().store(name, node, group=group, package=section)
+    for option, content in experiments:
+        for key in _dotted(content):
+            if key.split(".")[0] not in ("defaults", "hydra") and not known.has(key):
+                raise ConfigError(f"{option}: {unknown_key(key, known.keys)}")
+    return known
+
+
+@functools.cache
+def run_suffix() -> str:
+    """Tells runs apart that start in the same second; one a process, so that a sweep has one folder."""
+    return secrets.token_hex(4)
+
+
+def _primary(content: DictConfig, known: Known) -> DictConfig:
+    """Completes config.yaml: the settings of the top level, and the sections that have no files."""
+    defaults = plain_defaults(Settings)
+    defaults["topology"] = dict.fromkeys(settings_of(load_object(TOPOLOGY, "topology")))
+    sections = [name for name in SECTIONS if name in content]
+    for key in content:
+        if key not in ("defaults", "hydra", *defaults, *sections):
+            raise ConfigError(f"config.yaml: {unknown_key(key, [*defaults, *SECTIONS])}")
+    values = OmegaConf.merge({key: content[key] for key in content if key in defaults})
+    for key in _dotted(OmegaConf.create(defaults)):
+        known.keys.setdefault(key, [])
+    node = OmegaConf.merge({"defaults": content.defaults}, defaults, values)
+    for name in sections:
+        node[name] = _completed(name, content[name] or OmegaConf.create(), known, "")
+    return OmegaConf.merge(node, {"hydra": content.hydra})
+
+
+def _completed(section: str, content: DictConfig, known: Known, choice: str) -> DictConfig:
+    """Adds the settings that a file leaves at their defaults, and notes which there are."""
+    name = content.get("name") if section in COMPONENTS else None
+    defaults = defaults_of(section, name)
+    missing = {field: "???" for field in settings_of(schema_of(section, name), BUILT) if field not in defaults}
+    node = OmegaConf.create({**defaults, **missing})
+    keys = [f"{section}.{key}" for key in _dotted(node)]
+    open_keys = [f"{section}.{field}" for field in mapping_fields(schema_of(section, name), BUILT)]
+    for key in _dotted(content):
+        dotted = f"{section}.{key}"
+        if key != "defaults" and dotted not in keys and not any(dotted.startswith(f"{k}.") for k in open_keys):
+            raise unknown_key(dotted, keys)
+    for key in (section, *keys):
+        known.keys.setdefault(key, []).extend([choice] if choice else [])
+    known.open_keys.update(open_keys)
+    node = OmegaConf.merge(node, content)
+    for open_key in open_keys:
+        # Hydra forbids new keys everywhere; in here they are the user's own.
+        OmegaConf.select(node, open_key.partition(".")[2])._set_flag("struct", False)
+    return node
+
+
+def _dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """All keys of a tree, inner ones and leaves."""
+    for name, value in node.items_ex(resolve=False):
+        yield f"{prefix}{name}"
+        if isinstance(value, DictConfig) and not value._is_none() and not value._is_interpolation():
+            yield from _dotted(value, f"{prefix}{name}.")
+
+
+def _check_choice(group: str, override: Override) -> None:
+    value = None if override.is_sweep_override() else override.value()
+    if not (value is None or isinstance(value, (str, list, QuotedString))):
+        raise ConfigError(f"{group}={value} is no choice; there are {', '.join(register().options[group])}")
+
+
+def _describe_missing(error: MissingConfigException) -> str:
+    file = error.missing_cfg_file or ""
+    group, _, option = (file if isinstance(file, str) else "").partition("/")
+    options = register().options.get(group)
+    if not options:
+        return str(error).splitlines()[0]
+    by_key = {known.replace("/", "."): f"{group}={known}" for known in options}
+    near = [by_key[key] for key in nearest_keys(option.replace("/", "."), by_key)]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(options)}"
+    return f"{group}={option} does not exist; {hint}"
+
+
+def _describe(error: Exception) -> str:
+    refused = re.match(r"Could not override '([^']+)'", str(error))
+    choices = register().keys.get(refused[1]) if refused else None
+    if choices:
+        section = refused[1].split(".")[0]
+        return f"{refused[1]} is no setting of the chosen {section}; those with it: {', '.join(choices)}"
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key} is missing; it has no default: set {error.full_key}=..."
+    dangling = re.match(r"Interpolation key '([^']+)' not found", str(error))
+    if dangling:
+        near = nearest_keys(dangling[1], register().keys)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return f"{error.full_key}=${{{dangling[1]}}} refers to nothing{hint}"
+    causes = [str(error), str(error.__cause__ or "")]
+    return "\n".join(cause.strip() for cause in causes if cause.strip())
