@@ -1,0 +1,221 @@
+"""The `podracer` command.
+
+Exit status: 0 is success, 1 an error of the program, 2 a setting that is refused, 130 an interruption.
+Nothing heavy is imported before it is known what to do.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
+
+
+class _Failure(NamedTuple):
+    error: Exception
+    overrides: Sequence[str]
+    folder: Path
+
+
+# The failed runs of this process's sweep. Hydra calls the job, and takes nothing but its return value.
+_failures: list[_Failure] = []
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+      arguments: of the command line, without the program; None takes them from the process.
+
+    Returns:
+      The exit status.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    command, *rest = arguments or ["--help"]
+    if command in ("-h", "--help", "help"):
+        from podracer.reference import overview
+
+        print(overview())
+        return 0
+    if command in ("-V", "--version"):
+        import podracer
+
+        print(f"podracer {podracer.__version__}")
+        return 0
+    if command not in _COMMANDS:
+        print(f"podracer: there is no command {command!r}, but {', '.join(_COMMANDS)}, --help", file=sys.stderr)
+        return _REFUSED
+    # Parts of the user's own are named by import path, and most often lie where the command is typed.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return _COMMANDS[command](rest)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as error:
+        return _report(error)
+
+
+def _train(arguments: list[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        from podracer.reference import train_reference
+
+        print(train_reference())
+        return 0
+    import hydra
+    from hydra._internal.utils import get_args_parser
+
+    from podracer import composition
+
+    composition.check_overrides(get_args_parser().parse_args(arguments).overrides)
+    # Hydra's own report cuts tracebacks short and ends the process; errors are reported here instead.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    _failures.clear()
+    run = hydra.main(config_path=None, config_name=composition.PRIMARY, version_base=composition.HYDRA_VERSION_BASE)
+    with composition.translated_errors(), _program_arguments(arguments):
+        try:
+            run(_job)()
+        except Exception as error:
+            # At the end of a sweep Hydra raises the first of the failures, which has been reported.
+            if all(failure.error is not error for failure in _failures):
+                raise
+    return _summarise_failures(is_sweep=bool({"-m", "--multirun"} & set(arguments)))
+
+
+def _job(composed: "DictConfig") -> float | None:
+    """Trains once: what Hydra calls for every run of a sweep.
+
+    Returns:
+      The final return, for sweepers that optimise; None if a single run failed.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    context = HydraConfig.get()
+    folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
+    try:
+        return _run(composed, folder, overrides)
+    except Exception as error:
+        _failures.append(_Failure(error, overrides, folder))
+        _report(error)
+        if context.mode == RunMode.MULTIRUN:
+            raise  # a sweeper has to know
+        return None
+
+
+def _run(composed: "DictConfig", folder: Path, overrides: Sequence[str]) -> float | None:
+    from podracer.composition import to_mapping
+    from podracer.config import config_from_mapping
+    from podracer.conversion import ConfigError
+
+    try:
+        config = config_from_mapping(to_mapping(composed))
+    except ConfigError:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # Hydra has made it, and nothing is in it
+        raise
+    from podracer import runtime
+    from podracer.api import train
+    from podracer.provenance import record_run
+
+    runtime.prepare(config)
+    record_run(config, folder, ["podracer", "train", *overrides])
+    result = train(config, folder)
+    if result["status"] == "interrupted":
+        raise KeyboardInterrupt
+    return result["final_return"]
+
+
+def _plan(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser("podracer plan", description="Shows who acts and who learns, without training.")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of podracer train")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(arguments)
+
+    from podracer.config import load_config
+
+    config = load_config(options.overrides)
+
+    from podracer import runtime
+    from podracer.api import make_plan
+    from podracer.parallel import plan_table
+
+    runtime.prepare(config)
+    plan = make_plan(config)
+    if options.json:
+        print(json.dumps(plan_table.to_json(plan), indent=2))
+    else:
+        import rich
+
+        rich.print(plan_table.to_table(plan))
+    return 0
+
+
+def _evaluate(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser("podracer evaluate", description="Evaluates the final parameters of a run.")
+    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument("--episodes", type=int, metavar="N", help="number of episodes; by default as in the run")
+    parser.add_argument("--seed", type=int, metavar="S", help="of environments and actions; by default as in the run")
+    parser.add_argument("--sample", action="store_true", help="sample actions in place of the most likely ones")
+    options = parser.parse_args(arguments)
+
+    from podracer import runtime
+    from podracer.api import evaluate
+
+    runtime.enable_compile_cache()
+    greedy = False if options.sample else None
+    result = evaluate(options.run_folder, num_episodes=options.episodes, seed=options.seed, greedy=greedy)
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+_COMMANDS = {"train": _train, "plan": _plan, "evaluate": _evaluate}
+
+
+def _report(error: Exception) -> int:
+    """Prints an error once, a refused setting as its message alone, and gives the exit status."""
+    from podracer.conversion import ConfigError
+
+    if isinstance(error, ConfigError):
+        print(f"podracer: {error}", file=sys.stderr)
+        return _REFUSED
+    traceback.print_exception(error)
+    return _FAILED
+
+
+def _summarise_failures(*, is_sweep: bool) -> int:
+    from podracer.conversion import ConfigError
+
+    if not _failures:
+        return 0
+    if is_sweep:
+        print(f"podracer: {len(_failures)} runs of the sweep failed:", file=sys.stderr)
+        for failure in _failures:
+            reason = str(failure.error).partition("\n")[0]
+            overrides = " ".join(failure.overrides)
+            print(f"  {overrides}  ({failure.folder}): {type(failure.error).__name__}: {reason}", file=sys.stderr)
+    return _REFUSED if all(isinstance(failure.error, ConfigError) for failure in _failures) else _FAILED
+
+
+@contextlib.contextmanager
+def _program_arguments(arguments: Sequence[str]) -> Iterator[None]:
+    """Hydra reads its arguments from the process."""
+    saved: Any = sys.argv
+    sys.argv = [saved[0], *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = saved
+
+
+if __name__ == "__main__":
+    sys.exit(main())
