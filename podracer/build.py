@@ -68,7 +68,7 @@ class Run:
     plan: Plan
     agent: Agent
     runner: Runner
-    evaluate: Evaluate
+    evaluate: Evaluate | None  # None where no episode is asked for
 
 
 def build(config: Config) -> Run:
@@ -86,7 +86,9 @@ def build(config: Config) -> Run:
         runner = Anakin(agent, environments.batched, replay, run_plan, mesh, config.runner.build())
     else:
         runner = _sebulba(config, environments, run_plan, agent, replay, mesh)
-    evaluate = build_evaluator(dataclasses.replace(agent, axis_name=None), environments, config.evaluation)
+    evaluate = None
+    if config.evaluation.num_episodes:
+        evaluate = build_evaluator(dataclasses.replace(agent, axis_name=None), environments, config.evaluation)
     return Run(run_plan, agent, runner, evaluate)
 
 

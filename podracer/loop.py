@@ -1,7 +1,6 @@
 """The run loop, outside of the runners and once for both: log, evaluate, stop, keep the result."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from podracer import checkpoint
 from podracer.logging import Logger, Row, train_values
 from podracer.parallel.mesh import Plan
 from podracer.runner import Due, Episodes, Report, Runner, merge_episodes, no_episodes
-from podracer.runners.evaluator import EvaluationConfig, EvaluationResult
+from podracer.runners.evaluator import Evaluate, EvaluationConfig, EvaluationResult
 from podracer.runners.workers import Workers, call_in_worker
-from podracer.types import PolicySnapshot
 
 # The updates between which `profile=true` records a trace.
 PROFILED_UPDATES = (10, 15)
@@ -45,7 +43,7 @@ class Loop:
         self,
         runner: Runner,
         plan: Plan,
-        evaluate: Callable[[PolicySnapshot, Callable[[], bool]], EvaluationResult],
+        evaluate: Evaluate | None,
         evaluation: EvaluationConfig,
         logger: Logger,
         console: Any,
@@ -54,7 +52,6 @@ class Loop:
     ):
         self._runner = runner
         self._evaluate = evaluate
-        self._num_episodes = evaluation.num_episodes
         self._evaluations = evaluation_updates(plan.updates, evaluation)
         self._trace = [min(n, plan.updates) for n in PROFILED_UPDATES] if profile and folder is not None else []
         self._logger = logger
@@ -114,7 +111,7 @@ class Loop:
             self._switch_trace(report.updates)
         if report.snapshot is not None and report.updates in self._evaluations:
             is_final = report.updates == self._evaluations[-1]
-            if self._num_episodes:
+            if self._evaluate is not None:
                 self._run_evaluation(report, is_final)
             if is_final and self._folder is not None:
                 checkpoint.save_policy(self._folder, report.snapshot)

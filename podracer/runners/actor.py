@@ -1,5 +1,6 @@
 """The actor of Sebulba: a thread that steps a batch of host environments and acts on a device."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ class ActorPrograms:
     act: Callable  # (hyper, policy, actor_state, timestep, buffer, start, t, key) -> (actor_state, action, buffer)
     buffer: Callable  # (policy, actor_state, timestep) -> buffer
     split: Callable  # trajectory -> pieces
+    compiling: threading.Lock  # held in an actor's first call, so that threads do not compile the same twice
 
     @staticmethod
     def build(agent: Agent, num_envs: int, parts: int) -> "ActorPrograms":
@@ -60,6 +62,7 @@ class ActorPrograms:
             act=jax.jit(act, donate_argnums=4),
             buffer=jax.jit(buffer),
             split=jax.jit(lambda trajectory: split_batch(trajectory, parts)),
+            compiling=threading.Lock(),
         )
 
 
@@ -120,8 +123,7 @@ class ActorThread:
     ) -> tuple[ArrayTree, TimeStep]:
         """Acts for T steps and hands the trajectory over; returns the memory and timestep to go on from."""
         watch, record, unroll_length = Stopwatch(), HostRecord(), self.agent.unroll_length
-        act, start = self.programs.act, np.int32(index * self.agent.unroll_length)
-        actor_state = memory
+        start, actor_state = np.int32(index * unroll_length), memory
         with watch.measure("actor_wait_seconds"):
             version, policy = self._policy(index)
         buffer = self.programs.buffer(policy, actor_state, timestep._replace(extras=()))
@@ -129,14 +131,17 @@ class ActorThread:
             if t and self.refresh_each_step:
                 version, policy = self.store.newest(self.device)
             record.note(timestep, version, counts=t > 0)
-            with watch.measure("act_seconds"):
-                next_state, action, buffer = act(
-                    hyper, policy, actor_state, timestep._replace(extras=()), buffer, start, np.int32(t), act_key
-                )
-                if t < unroll_length:
-                    action = np.asarray(action)  # waits for the device
+            arguments = (hyper, policy, actor_state, timestep._replace(extras=()), buffer, start, np.int32(t), act_key)
+            if index == t == 0:
+                with watch.measure("compile_seconds"), self.programs.compiling:
+                    next_state, action, buffer = self.programs.act(*arguments)
+            else:
+                with watch.measure("act_seconds"):
+                    next_state, action, buffer = self.programs.act(*arguments)
             if t < unroll_length:
                 actor_state = next_state
+                with watch.measure("act_seconds"):
+                    action = np.asarray(action)  # waits for the device
                 with watch.measure("env_seconds"):
                     timestep = env.step(action)
         with watch.measure("actor_wait_seconds"):

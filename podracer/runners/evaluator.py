@@ -35,6 +35,11 @@ class EvaluationConfig:
     max_steps: int = 30_000
     """Steps an environment has for each of its episodes; the one in hand after that counts with its return so far."""
 
+    def __post_init__(self):
+        for name, least in {"num_evaluations": 0, "num_episodes": 0, "num_envs": 1, "max_steps": 1}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"evaluation.{name}={getattr(self, name)} is too small; use at least {least}")
+
 
 class EvaluationResult(NamedTuple):
     """The raw returns and lengths of exactly `num_episodes` episodes."""

@@ -113,6 +113,11 @@ class Sebulba:
             yield from reports
 
     @property
+    def _pieces_per_device(self) -> int:
+        """How many actors a learner device is sent trajectories by."""
+        return max(1, len(self.actor_devices) // len(self.mesh.local_devices))
+
+    @property
     def _lag(self) -> int | None:
         return {"lockstep": 0, "fixed_lag": self.config.lag, "free": None}[self.config.mode]
 
@@ -161,7 +166,7 @@ class Sebulba:
             state = LearnerShards(learner, replay, state.updates + 1)
             return state, self._packed_snapshot(agent, state), metrics
 
-        pieces = trajectory_specs(self.mesh.axis_names[0])
+        pieces = (trajectory_specs(self.mesh.axis_names[0]),) * self._pieces_per_device
         specs = self._specs()
         program = spmd(update, self.mesh, (REPLICATED, specs, pieces, REPLICATED), (specs, REPLICATED, REPLICATED))
         return jax.jit(program, donate_argnums=1)
@@ -189,6 +194,7 @@ class _Learner:
         self._hyper = {name: jnp.float32(value) for name, value in hyper_parameters(runner.agent).items()}
         self._key = run_key(runner.plan.seed)
         self._program = runner.program()
+        self._compiled = False
         self._sizes = ChunkSizes(runner.config.updates_per_report)
         self._take_snapshot = jax.jit(lambda s: snapshot(runner.agent, s.learner, s.updates, runner.plan.updates))
 
@@ -211,12 +217,15 @@ class _Learner:
         started, watch = time.perf_counter(), Stopwatch()
         metrics: list[Any] = []
         lags: list[np.ndarray] = []
-        episodes, actor_seconds = no_episodes(), Stopwatch().seconds
+        episodes, actor_compile_seconds = no_episodes(), 0.0
+        actor_seconds: dict[str, float] = {}
         for _ in range(num_updates):
             with watch.measure("learner_wait_seconds"):
                 unrolls = [queue.get() for queue in self._queues]
-            with watch.measure("learn_seconds"):
+            with watch.measure("learn_seconds" if self._compiled else "compile_seconds"):
                 metrics.append(self._update(unrolls))
+                self._compiled = True
+            with watch.measure("learn_seconds"):
                 if len(metrics) > 1:
                     # One update in hand and one dispatched: more would only let the lag grow.
                     jax.block_until_ready(metrics[-2])
@@ -226,14 +235,17 @@ class _Learner:
                 episodes = merge_episodes(episodes, unroll.episodes)
                 for name, seconds in unroll.seconds.items():
                     actor_seconds[name] = actor_seconds.get(name, 0.0) + seconds / len(self._queues)
+                actor_compile_seconds = max(actor_compile_seconds, unroll.seconds.get("compile_seconds", 0.0))
         with watch.measure("learn_seconds"):
             metrics = jax.device_get(metrics)
-        seconds = time.perf_counter() - started
+        # Actors compile first, the learner with their first unrolls.
+        compile_seconds = actor_compile_seconds + watch.seconds.pop("compile_seconds", 0.0)
+        seconds = time.perf_counter() - started - compile_seconds
         self._sizes.record(num_updates, seconds)
         means = {name: float(np.mean([update[name] for update in metrics])) for name in metrics[0]}
         means["policy_lag_mean"] = float(np.mean(lags))
         means["policy_lag_max"] = float(np.max(lags))
-        timings = {"train_seconds": seconds, **watch.seconds, **actor_seconds}
+        timings = {**actor_seconds, **watch.seconds, "train_seconds": seconds, "compile_seconds": compile_seconds}
         return Report(self._updates, self._env_steps, means, episodes, timings)
 
     def _update(self, unrolls: list[Unroll]) -> dict[str, Array]:
@@ -246,5 +258,5 @@ class _Learner:
     def _join(self, unrolls: list[Unroll]) -> tuple[Trajectory, ...]:
         """Brings the pieces of all actors into the order of the learner devices."""
         pieces = [piece for unroll in unrolls for piece in unroll.pieces]
-        per_device = len(pieces) // len(self._runner.mesh.local_devices)
+        per_device = self._runner._pieces_per_device
         return tuple(shard_over(self._runner.mesh, pieces[rank::per_device]) for rank in range(per_device))
