@@ -17,8 +17,11 @@ def test_clipped_surrogate_keeps_the_worse_of_the_two_scores():
     # ρ = [1.5, 1.5, .5, .5], Â = [2, −2, 2, −2], ε = .2
     # min(ρÂ, clip(ρ)Â) = [min(3, 2.4), min(−3, −2.4), min(1, 1.6), min(−1, −1.6)] = [2.4, −3, 1, −1.6]
     log_prob, behaviour = np.log(float32(1.5, 1.5, 0.5, 0.5)), np.zeros(4, np.float32)
-    loss = policy.clipped_surrogate_loss(log_prob, behaviour, float32(2, -2, 2, -2), 0.2)
+    advantage = float32(2, -2, 2, -2)
+    loss = policy.clipped_surrogate_loss(log_prob, behaviour, advantage, 0.2)
     np.testing.assert_allclose(loss, [-2.4, 3, -1, 1.6], rtol=1e-6)
+    gradient = jax.grad(lambda a: jnp.sum(policy.clipped_surrogate_loss(log_prob, behaviour, a, 0.2)))(advantage)
+    np.testing.assert_array_equal(gradient, 0)
 
 
 def test_clipped_surrogate_equals_rlax_with_its_gradient():
@@ -61,7 +64,10 @@ def test_clipped_value_loss_stops_where_the_value_has_moved_far_towards_its_targ
 def test_approximate_kl_is_unbiased_and_zero_for_equal_policies():
     # μ = [.5, .5], π = [.25, .75]: KL = .5 log 2 + .5 log(2/3) = .1438
     behaviour, log_prob = np.log(float32(0.5, 0.5)), np.log(float32(0.25, 0.75))
-    assert np.mean(policy.approximate_kl(log_prob, behaviour)) == pytest.approx(0.1438, abs=1e-4)
+    estimates = policy.approximate_kl(log_prob, behaviour)
+    assert np.mean(estimates) == pytest.approx(0.1438, abs=1e-4)
+    # ρ = [.5, 1.5]: −.5 − log .5 = .19315, .5 − log 1.5 = .09453
+    np.testing.assert_allclose(estimates, [0.19315, 0.09453], atol=1e-5)
     np.testing.assert_array_equal(policy.approximate_kl(behaviour, behaviour), 0)
 
 
@@ -76,11 +82,12 @@ def test_A23_advantages_are_normalised_over_all_devices():
 
 
 def test_A23_masked_elements_do_not_count_wherever_they_are():
-    advantage = np.array([[0, 2, np.nan], [10, 12, 1e9], [7, 7, 7]], np.float32)
+    # [0, 2, 10, 16]: mean 7, variance (49 + 25 + 9 + 81) / 4 = 41, std 6.40312
+    advantage = np.array([[0, 2, np.nan], [10, 16, 1e9], [7, 7, 7]], np.float32)
     where = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
     normalise = jax.vmap(lambda a, w: policy.normalise_advantages(a, w, "learner"), axis_name="learner")
     result = normalise(advantage, where)
-    np.testing.assert_allclose(result, [[-1.1767, -0.7845, 0], [0.7845, 1.1767, 0], [0, 0, 0]], atol=1e-4)
+    np.testing.assert_allclose(result, [[-1.0932, -0.7809, 0], [0.4685, 1.4056, 0], [0, 0, 0]], atol=1e-4)
 
 
 @pytest.mark.parametrize("where", [[True, False], [False, False]])

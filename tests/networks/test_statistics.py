@@ -142,6 +142,11 @@ def test_A22_the_return_is_cut_at_ends_and_resets_do_not_count(step_type, reward
     np.testing.assert_allclose(merged, [6, 1.87, 0.4878], rtol=1e-4)
 
 
+def test_A22_a_reset_has_no_return():
+    total = accumulate(*(np.array(x, dtype) for x, dtype in zip(NEXT_STEP, (np.int8, np.float32))))
+    np.testing.assert_array_equal(total[np.array([0, 4])], 0)
+
+
 def test_A22_a_restart_does_not_join_two_episodes():
     total = accumulate(np.array([FIRST, MID, FIRST, MID]), np.array([0, 1, 0, 1], np.float32))
     assert total[3] == 1
