@@ -1,5 +1,6 @@
 """Torsos: from features to one vector, convolutions for the images and dense layers for everything."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ _HIDDEN_SIZES = {"mlp": (64, 64), "minatar_cnn": (128,), "nature_cnn": (512,), "
 _LAYERS = {"minatar_cnn": ((16, 3, 1),), "nature_cnn": ((32, 8, 4), (64, 4, 2), (64, 3, 1))}
 # Below this nothing is left of an image after the layers.
 _SMALLEST_SIDE = {"minatar_cnn": 3, "nature_cnn": 36, "impala_resnet": 3}
-_orthogonal = nn.initializers.orthogonal(jnp.sqrt(2.0).item())
+_orthogonal = nn.initializers.orthogonal(math.sqrt(2))
 
 
 class Torso(nn.Module):
