@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 
 from podracer.spaces import EnvSpec
-from podracer.types import Array, Key, TimeStep
+from podracer.types import Array, ArrayTree, Key, StepType, TimeStep
 
 EnvState = TypeVar("EnvState")
 
@@ -71,6 +72,31 @@ class JaxEnv(Protocol[EnvState]):
         What it returns for a state whose timestep was LAST is never looked at.
         """
         ...
+
+
+def restart(observation: ArrayTree) -> TimeStep:
+    """The FIRST timestep of one JAX environment's episode."""
+    return TimeStep(jnp.asarray(StepType.FIRST), jnp.float32(0.0), jnp.float32(1.0), observation)
+
+
+def transition(
+    reward: Array, observation: ArrayTree, *, terminated: Array | bool = False, truncated: Array | bool = False
+) -> TimeStep:
+    """A later timestep of one JAX environment's episode: LAST where it ended, MID elsewhere.
+
+    Args:
+      reward: `[]`, of any numeric dtype.
+      observation: `[...]` tree, at a LAST timestep the true last observation.
+      terminated: `[]` bool, the episode truly ended: discount 0. It wins over `truncated`.
+      truncated: `[]` bool, the episode was cut short: discount 1.
+    """
+    terminated, truncated = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)
+    return TimeStep(
+        step_type=jnp.where(terminated | truncated, StepType.LAST, StepType.MID),
+        reward=jnp.asarray(reward, jnp.float32),
+        discount=1.0 - terminated.astype(jnp.float32),
+        observation=observation,
+    )
 
 
 class BatchedEnv(Protocol[EnvState]):
