@@ -48,7 +48,8 @@ def random_actions(space: ActionSpace, key: Key, batch_shape: tuple[int, ...]) -
     """Draws uniform canonical actions `[*batch_shape, *space.shape]`. The key is consumed."""
     if isinstance(space, Box):
         return jax.random.uniform(key, batch_shape + space.shape, jnp.float32, -1.0, 1.0)
-    return jax.random.randint(key, batch_shape + space.shape, 0, jnp.asarray(space.num_values))
+    shape = batch_shape + space.shape
+    return jax.random.randint(key, shape, 0, jnp.broadcast_to(jnp.asarray(space.num_values), shape))
 
 
 def _rollout(env: JaxEnv, key: Key, num_steps: int, num_envs: int) -> TimeStep:

@@ -101,7 +101,7 @@ def from_gymnax(env: Any, params: Any, config: EnvConfig, env_id: str) -> Gymnax
       env_id: what it is called.
     """
     params = _replace_params(params, config, env_id)
-    observation, _ = jax.eval_shape(env.reset_env, jax.random.key(0), params)
+    observation, _ = jax.eval_shape(lambda key: env.reset_env(key, params), jax.random.key(0))
     limit = getattr(params, _LIMIT, None)
     longest = _LONGEST_EPISODE[env_id](env, params) if env_id in _LONGEST_EPISODE else None
     spec = EnvSpec(
