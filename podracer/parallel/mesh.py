@@ -28,11 +28,17 @@ class Topology:
     """The machines that a plan is made for; they need not be there."""
 
     hosts: int = 1
+    """Machines, one process each."""
     devices_per_host: int = 1
+    """JAX devices of each."""
     platform: str = "cpu"
+    """What they are: cpu, gpu or tpu."""
     device_memory_bytes: int | None = None
+    """Memory of a device; None leaves it unchecked."""
     cores_per_host: int = 1
+    """CPU cores of each host, which environments share."""
     name: str = ""
+    """A known machine, whose figures hold where none is given: tpu-v3-2048, dgx-a100."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ class OnPolicy:
     """Its state is the trajectory itself between `add` and `retain`, and nothing otherwise."""
 
     updates_per_unroll: int = 1
+    """How many times the agent is updated with every unroll."""
 
     def init(self, example: Trajectory) -> Empty:
         del example
