@@ -54,22 +54,21 @@ def train(config: Config, folder: Path | None = None) -> dict[str, Any]:
         logger = make_logger(config.logger, folder or Path(), is_writer=folder is not None)
         if folder is not None:
             write_json(folder / "plan.json", to_json(run.plan))
-        console.start(run.plan, _title(config, run.plan))
         loop = Loop(run.runner, run.plan, run.evaluate, config.evaluation, logger, console, folder, config.profile)
         status = "failed"
         try:
-            result = loop.run()
-            status = result["status"]
+            console.start(run.plan, _title(config, run.plan))
+            loop.run()
+            status = "completed"
         except KeyboardInterrupt:
             status = "interrupted"
             raise
         finally:
-            if folder is not None and status != "completed":
-                write_result(folder, loop.result(status))
-            logger.close(status)
             console.close()
-        if folder is not None:
-            write_result(folder, result)
+            result = loop.result(status)
+            if folder is not None:
+                write_result(folder, result)
+            logger.close(status)
         console.finish(result, folder)
     return result
 

@@ -33,7 +33,9 @@ def restore_policy(folder: Path, example: PolicySnapshot) -> PolicySnapshot:
 
     path = (folder / _POLICY).resolve()
     if not path.exists():
-        raise FileNotFoundError(f"{folder} holds no parameters ({_POLICY}); they are written when a run completes")
+        raise FileNotFoundError(
+            f"{folder} holds no parameters ({_POLICY}); they are written with every evaluation and at the end"
+        )
     sharding = SingleDeviceSharding(jax.local_devices()[0])
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), example)
     with ocp.StandardCheckpointer() as checkpointer:

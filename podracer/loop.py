@@ -1,5 +1,6 @@
 """The run loop, outside of the runners and once for both: log, evaluate, stop, keep the result."""
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,34 +54,28 @@ class Loop:
         self._runner = runner
         self._evaluate = evaluate
         self._evaluations = evaluation_updates(plan.updates, evaluation)
-        self._trace = [min(n, plan.updates) for n in PROFILED_UPDATES] if profile and folder is not None else []
+        self._trace = _Trace(folder / "profile" if profile and folder is not None else None, plan.updates)
         self._logger = logger
         self._console = console
         self._folder = folder
         self._started = time.monotonic()
         self.progress = Progress()
 
-    def run(self) -> dict[str, Any]:
-        """Trains from the start to the end of the budget.
-
-        Returns:
-          What `result.json` holds, with `status` "completed".
-        """
+    def run(self) -> None:
+        """Trains from the start to the end of the budget."""
         self._console.phase("compiling")
         state = call_in_worker("init", lambda workers: self._runner.init())
-        reports = self._runner.run(state, self._due)
-        del state  # it is donated
-        try:
+        with contextlib.closing(self._trace), contextlib.closing(self._runner.run(state, self._due)) as reports:
+            del state  # it is donated
             for report in reports:
                 self._handle(report)
-        finally:
-            reports.close()
-        return self.result("completed")
 
     def result(self, status: str) -> dict[str, Any]:
-        """Summarises the run so far."""
+        """Summarises the run so far, as `result.json` holds it."""
         progress = self.progress
-        steady = progress.steady_seconds > 0
+        env_steps, seconds = progress.steady_env_steps, progress.steady_seconds
+        if not seconds:
+            env_steps, seconds = progress.env_steps, progress.train_seconds
         return {
             "status": status,
             "env_steps": progress.env_steps,
@@ -88,7 +83,7 @@ class Loop:
             "episodes": progress.episodes.count,
             "train_seconds": progress.train_seconds,
             "compile_seconds": progress.compile_seconds,
-            "steps_per_second": progress.steady_env_steps / progress.steady_seconds if steady else None,
+            "steps_per_second": env_steps / seconds if seconds else None,
             "final_return": progress.final_return,
             "best_return": progress.best_return,
             "policy_lag_mean": progress.policy_lag_sum / max(progress.updates, 1),
@@ -98,7 +93,7 @@ class Loop:
 
     def _due(self, updates: int) -> Due:
         # A snapshot makes the runner pause, so that a trace begins and ends between updates.
-        return Due(min(n for n in (*self._evaluations, *self._trace) if n > updates), snapshot=True)
+        return Due(min(n for n in self._evaluations + self._trace.updates if n > updates), snapshot=True)
 
     def _handle(self, report: Report) -> None:
         values = train_values(report, report.env_steps - self.progress.env_steps)
@@ -107,14 +102,13 @@ class Loop:
         self._console.phase("training")
         self._console.report(row)
         self._logger.write(row)
-        if report.updates in self._trace:
-            self._switch_trace(report.updates)
+        self._trace.end_at(report.updates)
         if report.snapshot is not None and report.updates in self._evaluations:
-            is_final = report.updates == self._evaluations[-1]
-            if self._evaluate is not None:
-                self._run_evaluation(report, is_final)
-            if is_final and self._folder is not None:
+            if self._folder is not None:
                 checkpoint.save_policy(self._folder, report.snapshot)
+            if self._evaluate is not None:
+                self._run_evaluation(report, is_final=report.updates == self._evaluations[-1])
+        self._trace.begin_at(report.updates)
 
     def _account(self, report: Report) -> None:
         progress, seconds = self.progress, report.timings["train_seconds"]
@@ -127,13 +121,6 @@ class Loop:
         progress.policy_lag_max = max(progress.policy_lag_max, report.metrics.get("policy_lag_max", 0.0))
         progress.episodes = merge_episodes(progress.episodes, report.episodes)
         progress.updates, progress.env_steps = report.updates, report.env_steps
-
-    def _switch_trace(self, updates: int) -> None:
-        """Starts the profiler at the first of the profiled updates, stops it after the last."""
-        if updates == self._trace[0] != self._trace[1]:
-            jax.profiler.start_trace(self._folder / "profile")
-        elif self._trace[0] < updates:
-            jax.profiler.stop_trace()
 
     def _run_evaluation(self, report: Report, is_final: bool) -> None:
         self._console.phase("evaluating")
@@ -152,6 +139,34 @@ class Loop:
         row = Row("evaluation", report.env_steps, report.updates, time.monotonic() - self._started, values)
         self._console.evaluation(row)
         self._logger.write(row)
+
+
+class _Trace:
+    """A trace of `PROFILED_UPDATES`, or of the last updates of a run that has fewer."""
+
+    def __init__(self, folder: Path | None, total_updates: int):
+        """Args: folder: where it is written to; None writes none."""
+        self._folder = folder
+        self._is_running = False
+        self.updates: list[int] = []  # after which it begins and ends
+        # There is no moment between updates before the first, so a run of one has no trace.
+        if folder is not None and total_updates > 1:
+            first, last = PROFILED_UPDATES
+            self.updates = [min(first, total_updates - 1), min(last, total_updates)]
+
+    def begin_at(self, updates: int) -> None:
+        if updates in self.updates[:1]:
+            jax.profiler.start_trace(self._folder)
+            self._is_running = True
+
+    def end_at(self, updates: int) -> None:
+        if updates in self.updates[1:]:
+            self.close()
+
+    def close(self) -> None:
+        if self._is_running:
+            self._is_running = False
+            jax.profiler.stop_trace()
 
 
 def evaluation_updates(updates: int, config: EvaluationConfig) -> list[int]:

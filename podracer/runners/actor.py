@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from podracer.agent import Agent, with_hyper_parameters
+from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
 from podracer.envs.base import HostEnv
 from podracer.parallel.mesh import Plan
 from podracer.randomness import Role, host_seeds, run_key, shard_key
@@ -89,33 +88,34 @@ class ActorThread:
     learner_devices: tuple[jax.Device, ...]  # that its pieces go to, in order
     make_env: Callable[[int], HostEnv]  # from the shard
     agent: Agent
-    hyper: dict[str, float]
     programs: ActorPrograms
     plan: Plan
     store: ParameterStore
     queue: Channel[Unroll]
     lag: int | None  # unroll n acts on version n - lag; None acts on the newest
     refresh_each_step: bool
+    first: int  # number of the first unroll, and of the first version that there is
 
     def run(self) -> None:
         """Unrolls until the budget is spent."""
-        env = self.make_env(self.shard)
-        try:
-            # Threads do not inherit a default device: everything made here belongs on the actor's.
-            with jax.default_device(self.device):
+        # Threads do not inherit a default device: everything made here belongs on the actor's.
+        with jax.default_device(self.device):
+            env = self.make_env(self.shard)
+            try:
                 self._run(env)
-        finally:
-            env.close()
+            finally:
+                env.close()
 
     def _run(self, env: HostEnv) -> None:
         sharding = SingleDeviceSharding(self.device)
         key = jax.device_put(run_key(self.plan.seed), sharding)
-        hyper = jax.device_put({name: jnp.float32(value) for name, value in self.hyper.items()}, sharding)
+        hyper = {name: np.float32(value) for name, value in hyper_parameters(self.agent).items()}
+        hyper = jax.device_put(hyper, sharding)
         act_key = shard_key(key, Role.ACT, self.shard)
         indices = self.shard * env.num_envs + np.arange(env.num_envs, dtype=np.int32)
         actor_state = self.programs.init(indices, shard_key(key, Role.INIT_ACTOR, self.shard))
         timestep = env.reset(host_seeds(self.plan.seed, indices))
-        for index in range(self.plan.updates):
+        for index in range(self.first, self.plan.updates):
             actor_state, timestep = self._unroll(env, index, hyper, act_key, actor_state, timestep)
 
     def _unroll(
@@ -132,7 +132,7 @@ class ActorThread:
                 version, policy = self.store.newest(self.device)
             record.note(timestep, version, counts=t > 0)
             arguments = (hyper, policy, actor_state, timestep._replace(extras=()), buffer, start, np.int32(t), act_key)
-            if index == t == 0:
+            if index == self.first and t == 0:
                 with watch.measure("compile_seconds"), self.programs.compiling:
                     next_state, action, buffer = self.programs.act(*arguments)
             else:
@@ -144,6 +144,9 @@ class ActorThread:
                     action = np.asarray(action)  # waits for the device
                 with watch.measure("env_seconds"):
                     timestep = env.step(action)
+        with watch.measure("act_seconds"):
+            # Afterwards nothing reads the environment's arrays, which it may write into at its next step.
+            jax.block_until_ready(buffer)
         with watch.measure("actor_wait_seconds"):
             pieces = self.programs.split(Trajectory(buffer, memory))
             pieces = tuple(jax.device_put(piece, device) for piece, device in zip(pieces, self.learner_devices))
@@ -155,7 +158,7 @@ class ActorThread:
     def _policy(self, index: int) -> tuple[int, PolicySnapshot]:
         if self.lag is None:
             return self.store.newest(self.device)
-        version = max(0, index - self.lag)
+        version = max(self.first, index - self.lag)
         return version, self.store.get(version, self.device)
 
 
@@ -170,8 +173,9 @@ class HostRecord:
 
     def note(self, timestep: TimeStep, version: int, *, counts: bool) -> None:
         """Notes a timestep that is acted on; its episode end counts once, in the unroll that stepped to it."""
-        self._step_types.append(timestep.step_type)
-        self._discounts.append(timestep.discount)
+        # Copies, as an environment may write into its arrays again.
+        self._step_types.append(np.array(timestep.step_type))
+        self._discounts.append(np.array(timestep.discount))
         self._versions.append(version)
         ended = timestep.extras.ended
         if counts and ended.any():

@@ -4,6 +4,7 @@ Keeping the first N episodes that finish would favour short ones. Evaluation has
 touches neither the randomness nor the statistics of training.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 from podracer.agent import Agent
 from podracer.envs.base import BatchedEnv, HostEnv
 from podracer.randomness import Role, host_seeds, run_key, shard_key
-from podracer.types import Array, PolicySnapshot, TimeStep
+from podracer.types import Array, ArrayTree, PolicySnapshot, TimeStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,11 @@ class EvaluationConfig:
 
 
 class EvaluationResult(NamedTuple):
-    """The raw returns and lengths of exactly `num_episodes` episodes."""
+    """The raw returns and lengths of exactly `num_episodes` episodes, if all of them ended in time."""
 
     returns: np.ndarray  # [N] f32
     lengths: np.ndarray  # [N] int32, agent decisions
-    unfinished: int  # episodes asked for that had not ended at `max_steps`
+    unfinished: int  # episodes asked for that had not ended at `max_steps`; those that had begun are among the above
 
 
 class _Tally(NamedTuple):
@@ -55,6 +56,16 @@ class _Tally(NamedTuple):
     count: Array  # [E] int32
     returns: Array  # [E, Q] f32
     lengths: Array  # [E, Q] int32
+
+
+class _Carry(NamedTuple):
+    """Where an evaluation in JAX environments stands."""
+
+    time: Array  # [] int32, steps taken
+    env_state: ArrayTree  # [E, ...]
+    timestep: TimeStep  # [E, ...]
+    actor_state: ArrayTree  # [E, ...]
+    tally: _Tally
 
 
 def quotas(num_episodes: int, num_envs: int) -> np.ndarray:
@@ -69,9 +80,10 @@ def _empty(quota: np.ndarray, xp) -> _Tally:
 
 
 def _take(tally: _Tally, quota: Array, timestep: TimeStep, xp, *, unfinished: bool = False) -> _Tally:
-    """Notes the episodes that ended on this step (or, if `unfinished`, are still running), up to the quota."""
+    """Notes the episodes that ended on this step (or, if `unfinished`, those in hand), up to the quota."""
     episode = timestep.extras
-    taken = (unfinished | episode.ended) & (tally.count < quota)
+    wanted = ~episode.ended & (episode.episode_length > 0) if unfinished else episode.ended
+    taken = wanted & (tally.count < quota)
     slot = taken[:, None] & (xp.arange(tally.returns.shape[1])[None] == tally.count[:, None])
     return _Tally(
         tally.count + taken.astype(xp.int32),
@@ -80,84 +92,109 @@ def _take(tally: _Tally, quota: Array, timestep: TimeStep, xp, *, unfinished: bo
     )
 
 
-def _result(tally: _Tally, unfinished: int) -> EvaluationResult:
+def _result(tally: _Tally, quota: np.ndarray, timestep: TimeStep) -> EvaluationResult:
+    """Completes a tally, all on the host, by the episodes that are still in hand."""
+    unfinished = int(np.sum(quota - tally.count))
+    tally = _take(tally, quota, timestep, np, unfinished=True)
     kept = np.arange(tally.returns.shape[1])[None] < tally.count[:, None]
-    return EvaluationResult(np.asarray(tally.returns)[kept], np.asarray(tally.lengths)[kept], unfinished)
+    return EvaluationResult(tally.returns[kept], tally.lengths[kept], unfinished)
 
 
-# Takes a policy, and a function that says whether to end early (asked where the host steps).
+# Takes a policy, and a function that says whether to end early; what is returned then is incomplete.
 Evaluate = Callable[[PolicySnapshot, Callable[[], bool]], EvaluationResult]
+
+# Steps of JAX environments between two looks at whether to end early.
+_STEPS_PER_CALL = 256
 
 
 def jax_evaluator(agent: Agent, env: BatchedEnv, config: EvaluationConfig) -> Evaluate:
-    """Evaluates in JAX environments, as one compiled program."""
+    """Evaluates in JAX environments, many steps a call of one compiled program."""
     quota = quotas(config.num_episodes, config.num_envs)
     num_envs, limit = len(quota), config.max_steps * int(quota.max())
-    key = run_key(config.seed)
-
-    def running(tally: _Tally) -> Array:
-        return jnp.sum(jnp.maximum(jnp.asarray(quota) - tally.count, 0))
 
     @jax.jit
-    def run(policy: PolicySnapshot) -> tuple[_Tally, Array]:
+    def start() -> _Carry:
+        key = run_key(config.seed)
         env_state, timestep = env.reset(shard_key(key, Role.ENV_RESET, 0), num_envs)
         indices = jnp.arange(num_envs, dtype=jnp.int32)
         actor_state = agent.init_actor(shard_key(key, Role.INIT_ACTOR, 0), indices, num_envs)
+        return _Carry(jnp.int32(0), env_state, timestep, actor_state, _empty(quota, jnp))
 
-        def step(carry):
-            t, env_state, timestep, actor_state, tally = carry
-            act_key = jax.random.fold_in(shard_key(key, Role.ACT, 0), t)
-            env_key = jax.random.fold_in(shard_key(key, Role.ENV_STEP, 0), t)
+    def proceeds(carry: _Carry) -> Array:
+        return (carry.time < limit) & jnp.any(carry.tally.count < quota)
+
+    @jax.jit
+    def advance(policy: PolicySnapshot, carry: _Carry) -> tuple[_Carry, Array]:
+        key = run_key(config.seed)
+        act_key, env_key = shard_key(key, Role.ACT, 0), shard_key(key, Role.ENV_STEP, 0)
+        end = carry.time + _STEPS_PER_CALL
+
+        def step(carry: _Carry) -> _Carry:
+            time, env_state, timestep, actor_state, tally = carry
             actor_state, output = agent.act(
-                policy, actor_state, timestep._replace(extras=()), act_key, evaluation=config.greedy
+                policy,
+                actor_state,
+                timestep._replace(extras=()),
+                jax.random.fold_in(act_key, time),
+                evaluation=config.greedy,
             )
-            env_state, timestep = env.step(env_key, env_state, output.action)
-            return t + 1, env_state, timestep, actor_state, _take(tally, jnp.asarray(quota), timestep, jnp)
+            env_state, timestep = env.step(jax.random.fold_in(env_key, time), env_state, output.action)
+            return _Carry(time + 1, env_state, timestep, actor_state, _take(tally, quota, timestep, jnp))
 
-        def proceeds(carry):
-            return (carry[0] < limit) & (running(carry[-1]) > 0)
-
-        start = jnp.int32(0), env_state, timestep, actor_state, _empty(quota, jnp)
-        _, _, timestep, _, tally = jax.lax.while_loop(proceeds, step, start)
-        unfinished = running(tally)
-        return _take(tally, jnp.asarray(quota), timestep, jnp, unfinished=True), unfinished
+        carry = jax.lax.while_loop(lambda carry: proceeds(carry) & (carry.time < end), step, carry)
+        return carry, proceeds(carry)
 
     def evaluate(policy: PolicySnapshot, stopping: Callable[[], bool]) -> EvaluationResult:
-        del stopping  # a compiled program runs to its end
-        tally, unfinished = jax.device_get(run(policy))
-        return _result(tally, int(unfinished))
+        policy = _on_one_device(policy)
+        with jax.default_device(_device(policy)):
+            carry, is_running = start(), True
+            while is_running and not stopping():
+                carry, is_running = advance(policy, carry)
+        return _result(*jax.device_get((carry.tally, quota, carry.timestep)))
 
     return evaluate
 
 
 def host_evaluator(agent: Agent, make_env: Callable[[int], HostEnv], config: EvaluationConfig) -> Evaluate:
-    """Evaluates in host environments; `make_env` makes a number of them at the first evaluation, and they are kept."""
+    """Evaluates in host environments, of which `make_env` makes a number for every evaluation."""
     quota = quotas(config.num_episodes, config.num_envs)
     num_envs, limit = len(quota), config.max_steps * int(quota.max())
-    key = shard_key(run_key(config.seed), Role.ACT, 0)
-    envs: list[HostEnv] = []
 
     @jax.jit
-    def act(policy, actor_state, timestep, t):
-        state, output = agent.act(policy, actor_state, timestep, jax.random.fold_in(key, t), evaluation=config.greedy)
+    def start() -> ArrayTree:
+        key = shard_key(run_key(config.seed), Role.INIT_ACTOR, 0)
+        return agent.init_actor(key, jnp.arange(num_envs, dtype=jnp.int32), num_envs)
+
+    @jax.jit
+    def act(policy: PolicySnapshot, actor_state: ArrayTree, timestep: TimeStep, time: Array):
+        key = jax.random.fold_in(shard_key(run_key(config.seed), Role.ACT, 0), time)
+        state, output = agent.act(policy, actor_state, timestep, key, evaluation=config.greedy)
         return state, output.action
 
-    def evaluate(policy: PolicySnapshot, stopping: Callable[[], bool]) -> EvaluationResult:
-        if not envs:
-            envs.append(make_env(num_envs))
-        env = envs[0]
+    def run(policy: PolicySnapshot, env: HostEnv, stopping: Callable[[], bool]) -> EvaluationResult:
         timestep = env.reset(host_seeds(config.seed, np.arange(num_envs), evaluation=True))
-        actor_state = agent.init_actor(
-            shard_key(run_key(config.seed), Role.INIT_ACTOR, 0), jnp.arange(num_envs, dtype=jnp.int32), num_envs
-        )
-        tally = _empty(quota, np)
-        for t in range(limit):
-            actor_state, action = act(policy, actor_state, timestep._replace(extras=()), np.int32(t))
+        actor_state, tally = start(), _empty(quota, np)
+        for time in range(limit):
+            actor_state, action = act(policy, actor_state, timestep._replace(extras=()), np.int32(time))
             timestep = env.step(np.asarray(action))
             tally = _take(tally, quota, timestep, np)
             if np.all(tally.count >= quota) or stopping():
                 break
-        unfinished = int(np.sum(np.maximum(quota - tally.count, 0)))
-        return _result(_take(tally, quota, timestep, np, unfinished=True), unfinished)
+        return _result(tally, quota, timestep)
+
+    def evaluate(policy: PolicySnapshot, stopping: Callable[[], bool]) -> EvaluationResult:
+        policy = _on_one_device(policy)
+        with jax.default_device(_device(policy)), contextlib.closing(make_env(num_envs)) as env:
+            return run(policy, env, stopping)
 
     return evaluate
+
+
+def _on_one_device(policy: PolicySnapshot) -> PolicySnapshot:
+    """A snapshot as one device of the learner's mesh has it: the others need not do the same again."""
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), policy)
+
+
+def _device(policy: PolicySnapshot) -> jax.Device:
+    (device,) = policy.version.devices()
+    return device

@@ -40,6 +40,9 @@ from podracer.runners.transport import (
 from podracer.runners.workers import Channel, Reports, Workers
 from podracer.types import Array, ArrayTree, Trajectory
 
+# Of mode free: two updates may be under way, and the newest that has arrived is wanted.
+_FREE_VERSIONS = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class SebulbaConfig:
@@ -57,6 +60,12 @@ class SebulbaConfig:
     """Finished unrolls that an actor of mode free may have waiting for the learner."""
     updates_per_report: int | None = None
     """Updates a row of metrics; None aims at one second a row."""
+
+    def __post_init__(self):
+        for name, least in {"lag": 0, "threads_per_device": 1, "queue_size": 1, "updates_per_report": 1}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"runner.{name}={value} is too small; use at least {least}")
 
 
 class LearnerShards(NamedTuple):
@@ -105,9 +114,9 @@ class Sebulba:
         with Workers() as workers:
             reports: Reports[Report] = Reports(workers)
             example = jax.eval_shape(lambda s: snapshot(self.agent, s.learner, s.updates, 1), state.device)
-            keep = 1 if self._lag is None else self._lag + 1
+            keep = _FREE_VERSIONS if self._lag is None else self._lag + 1
             store = ParameterStore(workers, self.actor_devices, example, keep)
-            queues = self._start_actors(workers, store)
+            queues = self._start_actors(workers, store, state.updates)
             learner = _Learner(self, workers, store, queues, state, due, reports)
             workers.start("learner", learner.run)
             yield from reports
@@ -121,7 +130,7 @@ class Sebulba:
     def _lag(self) -> int | None:
         return {"lockstep": 0, "fixed_lag": self.config.lag, "free": None}[self.config.mode]
 
-    def _start_actors(self, workers: Workers, store: ParameterStore) -> list[Channel[Unroll]]:
+    def _start_actors(self, workers: Workers, store: ParameterStore, updates: int) -> list[Channel[Unroll]]:
         devices = self.mesh.local_devices
         actors = len(self.actor_devices)
         parts = max(1, len(devices) // actors)
@@ -137,13 +146,13 @@ class Sebulba:
                 learner_devices=tuple(devices[first : first + parts]),
                 make_env=self.make_env,
                 agent=self.agent,
-                hyper=hyper_parameters(self.agent),
                 programs=programs,
                 plan=self.plan,
                 store=store,
                 queue=queue,
                 lag=self._lag,
                 refresh_each_step=self._lag is None and self.config.refresh == "step",
+                first=updates,
             )
             workers.start(f"actor-{index}", actor.run)
             queues.append(queue)
@@ -191,11 +200,14 @@ class _Learner:
         self._runner, self._workers, self._store, self._queues = runner, workers, store, queues
         self._due, self._reports = due, reports
         self._device, self._updates, self._env_steps = state
-        self._hyper = {name: jnp.float32(value) for name, value in hyper_parameters(runner.agent).items()}
-        self._key = run_key(runner.plan.seed)
+        hyper = {name: np.float32(value) for name, value in hyper_parameters(runner.agent).items()}
+        # On the mesh once, not from the first device at every update.
+        replicated = NamedSharding(runner.mesh, REPLICATED)
+        self._hyper, self._key = jax.device_put((hyper, run_key(runner.plan.seed)), replicated)
         self._program = runner.program()
         self._compiled = False
         self._sizes = ChunkSizes(runner.config.updates_per_report)
+        self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._take_snapshot = jax.jit(lambda s: snapshot(runner.agent, s.learner, s.updates, runner.plan.updates))
 
     def run(self) -> None:
@@ -207,9 +219,13 @@ class _Learner:
             due = self._due(self._updates)
             end = min(due.updates, total)
             report = self._chunk(min(self._sizes.next(), end - self._updates))
-            if self._updates == end and due.snapshot:
+            is_due = self._updates == end
+            if is_due and due.snapshot:
                 report = report._replace(snapshot=self._take_snapshot(self._device))
-            self._reports.send(report, pause=report.snapshot is not None)
+            if is_due and due.state:
+                state = SebulbaState(self._copy(self._device), self._updates, self._env_steps)
+                report = report._replace(state=state)
+            self._reports.send(report, pause=report.snapshot is not None or report.state is not None)
         self._reports.end()
 
     def _chunk(self, num_updates: int) -> Report:

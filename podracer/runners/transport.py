@@ -92,16 +92,21 @@ class ParameterStore:
         return jax.block_until_ready(snapshot)
 
     def newest(self, device: jax.Device) -> tuple[int, PolicySnapshot]:
-        """The newest version that was published, and its snapshot, ready to act with."""
+        """The newest version that has arrived on the device, or the oldest that is kept if none has."""
         with self._published:
             self._workers.wait(self._published, lambda: self._newest >= 0)
-            version = self._newest
-            snapshot = self._snapshots[version][device]
-        return version, jax.block_until_ready(snapshot)
+            kept = sorted(self._snapshots)
+            snapshots = {version: self._snapshots[version][device] for version in kept}
+        # A version is published as soon as its update is dispatched: to wait for it is to wait for the learner.
+        arrived = [version for version in kept if all(leaf.is_ready() for leaf in jax.tree.leaves(snapshots[version]))]
+        version = arrived[-1] if arrived else kept[0]
+        return version, jax.block_until_ready(snapshots[version])
 
 
 def split_batch(trajectory: Trajectory, parts: int) -> tuple[Trajectory, ...]:
     """Cuts a trajectory along its batch into equal parts, in order."""
+    if parts == 1:
+        return (trajectory,)
     columns = [jnp.split(leaf, parts, 1) for leaf in jax.tree.leaves(trajectory.steps)]
     rows = [jnp.split(leaf, parts, 0) for leaf in jax.tree.leaves(trajectory.actor_state)]
     steps, memory = jax.tree.structure(trajectory.steps), jax.tree.structure(trajectory.actor_state)

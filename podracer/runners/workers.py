@@ -25,7 +25,10 @@ class WorkerHung(RuntimeError):
 
 
 class Workers:
-    """A group of threads with one fate: the first exception of any of them ends all."""
+    """A group of threads with one fate: the first exception of any of them ends all.
+
+    Leaving its `with` block stops and joins them, and raises a failure that nobody has seen yet.
+    """
 
     def __init__(self):
         self._stopping = threading.Event()
@@ -37,7 +40,14 @@ class Workers:
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
-        self.close()
+        try:
+            self.close()
+        except WorkerHung as hung:
+            if kind is None or kind is GeneratorExit:
+                raise
+            error.add_note(str(hung))  # what ended the run is told first
+        if kind is None:
+            self.check()
 
     @property
     def stopping(self) -> bool:
@@ -67,7 +77,7 @@ class Workers:
             thread.join(max(0.0, deadline - time.monotonic()))
         hung = [thread.name for thread in self._threads if thread.is_alive()]
         if hung:
-            raise WorkerHung(f"did not stop within {_JOIN_SECONDS:.0f} s: {', '.join(hung)}") from self._failure
+            raise WorkerHung(f"did not stop within {_JOIN_SECONDS:.0f} s: {', '.join(hung)}")
 
     def wait(self, condition: threading.Condition, predicate: Callable[[], bool]) -> None:
         """Waits, with the condition held, until the predicate holds; raises `Stopped` when the run ends."""
@@ -83,7 +93,8 @@ class Workers:
             pass
         except BaseException as error:
             with self._lock:
-                self._failure = self._failure or error
+                if self._failure is None:
+                    self._failure = error
             self._stopping.set()
 
 
