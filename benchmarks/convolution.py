@@ -1,0 +1,105 @@
+"""Measures the gradient of the convolutional torsos inside and outside of a compiled loop.
+
+    python benchmarks/convolution.py --out convolution.json
+
+A learner takes its gradients inside `scan` (minibatches, epochs, updates), where XLA's convolution on a CPU
+is many times slower than outside. For each torso it prints microseconds a sample: the native convolution
+outside and inside, and patches inside. What counts is the last over the first: at most 1.2 on a CPU.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podracer.networks.config import NetworkConfig
+from podracer.networks.models import actor_critic
+from podracer.spaces import Box, Discrete, EnvSpec
+from podracer.types import ArrayTree
+
+
+class Case(NamedTuple):
+    torso: str
+    shape: tuple[int, ...]
+    dtype: type
+    batch_size: int
+
+
+CASES = (
+    Case("minatar_cnn", (10, 10, 4), np.float32, 256),
+    Case("nature_cnn", (84, 84, 4), np.uint8, 32),
+    Case("nature_cnn", (4, 84, 84), np.uint8, 32),
+    Case("impala_resnet", (84, 84, 4), np.uint8, 8),
+)
+MINIBATCHES = 4
+_LEARNING_RATE = 1e-4
+
+
+def gradient_step(case: Case, convolution: str) -> tuple[Callable, ArrayTree, np.ndarray]:
+    """Makes one step of gradient descent, its parameters, and images `[MINIBATCHES, batch_size, ...]`."""
+    spec = EnvSpec("benchmark", Box(case.shape, case.dtype), Discrete(6))
+    config = NetworkConfig(torso=case.torso, convolution=convolution, shared_torso=True)
+    network = actor_critic(config, spec)
+    images = np.random.default_rng(0).integers(0, 2, (MINIBATCHES, case.batch_size, *case.shape)).astype(case.dtype)
+    is_first = jnp.zeros(case.batch_size, bool)
+    params = jax.jit(network.init)(jax.random.key(0), (), images[0], is_first)
+
+    def loss(params, images):
+        _, (policy, value) = network.apply(params, (), images, is_first)
+        return jnp.mean(jnp.square(value)) + jnp.mean(jnp.square(policy.logits))
+
+    def step(params, images):
+        gradient = jax.grad(loss)(params, images)
+        return jax.tree.map(lambda p, g: p - _LEARNING_RATE * g, params, gradient), None
+
+    return step, params, images
+
+
+def measure(case: Case, repeats: int) -> dict[str, float]:
+    """Measures microseconds a sample, the best of `repeats`; the variants take turns, so that load hits all."""
+    programs = {}
+    for convolution in ("native", "patches"):
+        step, params, images = gradient_step(case, convolution)
+        outside = jax.jit(lambda params, images, step=step: step(params, images[0]))
+        inside = jax.jit(lambda params, images, step=step: jax.lax.scan(step, params, images))
+        programs[f"{convolution}_outside"] = (outside, params, images, case.batch_size)
+        programs[f"{convolution}_inside"] = (inside, params, images, case.batch_size * MINIBATCHES)
+    best = dict.fromkeys(programs, float("inf"))
+    for repeat in range(repeats + 1):
+        for name, (program, params, images, samples) in programs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(program(params, images))
+            seconds = time.perf_counter() - start
+            if repeat > 0:  # the first call compiles
+                best[name] = min(best[name], seconds / samples * 1e6)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to save the figures as JSON")
+    parser.add_argument("--repeats", type=int, default=5, help="of which the best counts")
+    arguments = parser.parse_args()
+    columns = ("native_outside", "native_inside", "patches_outside", "patches_inside")
+    print(f"{jax.devices()[0].device_kind}, microseconds a sample")
+    print(f"{'torso':<14}{'image':<14}{'batch':>6}" + "".join(f"{name:>17}" for name in columns) + f"{'ratio':>8}")
+    rows = []
+    for case in CASES:
+        figures = measure(case, arguments.repeats)
+        ratio = figures["patches_inside"] / figures["native_outside"]
+        rows.append(case._asdict() | {"dtype": np.dtype(case.dtype).name, "ratio": ratio} | figures)
+        shape = "x".join(map(str, case.shape))
+        numbers = "".join(f"{figures[name]:>17.1f}" for name in columns)
+        print(f"{case.torso:<14}{shape:<14}{case.batch_size:>6}{numbers}{ratio:>8.2f}", flush=True)
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"device": jax.devices()[0].device_kind, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
