@@ -18,7 +18,7 @@ from podracer.conversion import refusals
 from podracer.logging import make_logger, write_json, write_result
 from podracer.loop import Loop, evaluation_values
 from podracer.parallel.mesh import MeshConfig, Plan
-from podracer.parallel.plan_table import to_json
+from podracer.parallel.plan_table import to_json, to_table
 from podracer.parallel.topologies import local_topology
 from podracer.policy import Policy
 from podracer.runners.learn import snapshot
@@ -57,7 +57,9 @@ def train(config: Config, folder: Path | None = None) -> dict[str, Any]:
         loop = Loop(run.runner, run.plan, run.evaluate, config.evaluation, logger, console, folder, config.profile)
         status = "failed"
         try:
-            console.start(run.plan, _title(config, run.plan))
+            if is_writer and config.logger.console != "none":
+            _print_plan(run.plan)
+        console.start(run.plan, _title(config, run.plan))
             loop.run()
             status = "completed"
         except KeyboardInterrupt:
@@ -116,6 +118,12 @@ def _restore(config: Config, folder: Path) -> tuple[Agent, Environments, PolicyS
         return snapshot(agent, agent.init_learner(key), jnp.int32(0), 1)
 
     return agent, environments, checkpoint.restore_policy(folder, jax.eval_shape(example, jax.random.key(0)))
+
+
+def _print_plan(plan: Plan) -> None:
+    import rich
+
+    rich.print(to_table(plan))
 
 
 def _title(config: Config, plan: Plan) -> str:
