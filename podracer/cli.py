@@ -102,6 +102,8 @@ def _job(composed: "DictConfig") -> float | None:
 
     context = HydraConfig.get()
     folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
+    if context.mode == RunMode.MULTIRUN:
+        print(f"run {context.job.num} of the sweep: {' '.join(overrides)}", flush=True)
     try:
         return _run(composed, folder, overrides)
     except Exception as error:

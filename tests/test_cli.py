@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -46,9 +45,7 @@ def train(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    handlers, level = list(logging.root.handlers), logging.root.level
-    yield double
-    logging.root.handlers, logging.root.level = handlers, level
+    return double
 
 
 def test_help_is_quick_and_imports_neither_jax_nor_hydra():
@@ -164,8 +161,11 @@ def test_C05_a_failing_run_of_a_sweep_neither_hides_nor_stops_the_others(train, 
     train.failures = {1: RuntimeError("the second one")}
     assert cli.main(["train", "-m", "seed=0,1,2"]) == 1
     assert [config.seed for config, _, _ in train.calls] == [0, 1, 2]
-    printed = capsys.readouterr().err
+    said, printed = capsys.readouterr()
+    assert "run 2 of the sweep: seed=2" in said
     assert printed.count("Traceback") == 1
+    # Hydra, and with it any sweeper, knows of the failure.
+    assert printed.count("Error executing job with overrides: ['seed=1']") == 1
     summary = printed.partition("1 runs of the sweep failed")[2]
     assert "seed=1" in summary and str(train.calls[1][1]) in summary and "RuntimeError: the second one" in summary
 
