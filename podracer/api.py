@@ -58,8 +58,8 @@ def train(config: Config, folder: Path | None = None) -> dict[str, Any]:
         status = "failed"
         try:
             if is_writer and config.logger.console != "none":
-            _print_plan(run.plan)
-        console.start(run.plan, _title(config, run.plan))
+                _print_plan(run.plan)
+            console.start(run.plan, _title(config, run.plan))
             loop.run()
             status = "completed"
         except KeyboardInterrupt:
