@@ -1,5 +1,7 @@
 """Heads: from a torso's vector to a policy, a value, action values."""
 
+from collections.abc import Mapping
+
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
@@ -91,7 +93,7 @@ def check_actions(spec: EnvSpec) -> None:
     space, observation = spec.action, spec.observation
     if isinstance(space, Box) and len(space.shape) != 1:
         raise ValueError(f"{spec.id} takes actions of shape {space.shape}; a policy makes vectors: flatten the action")
-    if not (isinstance(observation, dict) and ACTION_MASK in observation):
+    if not (isinstance(observation, Mapping) and ACTION_MASK in observation):
         return
     if isinstance(space, Box):
         raise ValueError(f"{spec.id} observes {ACTION_MASK!r}, but its actions are continuous: {space}")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -144,7 +143,7 @@ def resolve_torso(config: NetworkConfig, spec: EnvSpec) -> str:
     return config.torso
 
 
-def _activation(config: NetworkConfig, kind: str) -> Any:
+def _activation(config: NetworkConfig, kind: str) -> Callable:
     if config.activation == "auto":
         return _ACTIVATIONS["tanh" if kind == "mlp" else "relu"]
     return _ACTIVATIONS[config.activation]
