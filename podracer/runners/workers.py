@@ -4,6 +4,7 @@ Python hears signals only in its main thread, and not while that is inside XLA. 
 waits with short timeouts, an exception in a worker travels to it, and closing joins every worker.
 """
 
+import contextlib
 import queue
 import threading
 import time
@@ -153,12 +154,12 @@ class Reports(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         """Yields the items in the main thread; raises a worker's exception with its own traceback."""
         while True:
-            try:
+            item = _END
+            with contextlib.suppress(Stopped):
                 item = self._channel.get()
-            except Stopped:
-                self._workers.check()
-                return
             if item is _END:
+                # Not while `Stopped` is handled: a failure would be told with two tracebacks.
+                self._workers.check()
                 return
             yield item
             with self._resumed:
