@@ -89,10 +89,11 @@ def importable(monkeypatch):
 
 def last_timestep(env, action: int):
     key = jax.random.key(0)
-    state, timestep = env.reset(key)
+    step = jax.jit(env.step)
+    state, timestep = jax.jit(env.reset)(key)
     steps = 0
     while not timestep.is_last:
-        state, timestep = env.step(key, state, jnp.int32(action))
+        state, timestep = step(key, state, jnp.int32(action))
         steps += 1
     return steps, timestep
 

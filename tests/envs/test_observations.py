@@ -36,9 +36,10 @@ class Numbered:
 
 def after_steps(env, num_steps: int):
     key = jax.random.key(0)
-    state, timestep = env.reset(key)
+    step = jax.jit(env.step)
+    state, timestep = jax.jit(env.reset)(key)
     for _ in range(num_steps):
-        state, timestep = env.step(key, state, jnp.int32(0))
+        state, timestep = step(key, state, jnp.int32(0))
     return timestep.observation
 
 

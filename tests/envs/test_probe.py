@@ -15,10 +15,11 @@ def probe(name: str, **kwargs):
 def play(env, choose, seed: int = 0, max_steps: int = 20):
     """One episode, at most `max_steps`; `choose(observation, t)` gives the canonical action."""
     key = jax.random.key(seed)
-    state, timestep = env.reset(key)
+    step = jax.jit(env.step)
+    state, timestep = jax.jit(env.reset)(key)
     timesteps = [timestep]
     for t in range(max_steps):
-        state, timestep = env.step(jax.random.fold_in(key, t), state, choose(timestep.observation, t))
+        state, timestep = step(jax.random.fold_in(key, t), state, choose(timestep.observation, t))
         timesteps.append(timestep)
         if timestep.is_last:
             break

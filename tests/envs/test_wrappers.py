@@ -17,10 +17,11 @@ from podracer.types import StepType
 def episode(env, num_steps: int):
     """The first `num_steps + 1` timesteps of one environment, stacked."""
     key = jax.random.key(0)
-    state, timestep = env.reset(key)
+    step = jax.jit(env.step)
+    state, timestep = jax.jit(env.reset)(key)
     timesteps = [timestep]
     for _ in range(num_steps):
-        state, timestep = env.step(key, state, jnp.int32(0))
+        state, timestep = step(key, state, jnp.int32(0))
         timesteps.append(timestep)
     return timesteps
 
