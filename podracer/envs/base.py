@@ -52,6 +52,10 @@ class EnvConfig:
     action_mask_key: str = "action_mask"
     """The name of the bool leaf of a mapping observation that says which actions are legal."""
 
+    def __post_init__(self):
+        if self.time_limit is not None and self.time_limit < 1:
+            raise ValueError(f"env.time_limit={self.time_limit} must be at least 1, or null for none")
+
 
 class JaxEnv(Protocol[EnvState]):
     """One environment as pure functions, without a reset of its own. Leaves have no batch dimension.

@@ -228,16 +228,14 @@ def test_B10_starting_and_stopping_leaves_no_thread():
     def count():
         return len(os.listdir("/proc/self/task"))
 
-    env = make("CartPole-v1", num_threads=2)
-    env.reset(np.arange(2))
-    env.close()
-    before = count()
+    env, before = make("CartPole-v1", num_threads=2), count()
     for _ in range(5):
         env.reset(np.arange(2))
         env.reset(np.arange(2))
+        assert count() > before
         env.close()
+        assert count() == before
     env.close()
-    assert count() == before
 
 
 def test_steps_before_a_reset_are_refused():

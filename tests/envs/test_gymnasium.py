@@ -24,13 +24,13 @@ FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 class Counter(gymnasium.Env):
     """Counts 0, 1, 2, ...; reward 1 a step; ends or is truncated on reaching `end`."""
 
-    observation_space = gym.Box(0.0, 1000.0, (1,), np.float64)
+    observation_space = gym.Box(0.0, 1000.0, (1,), np.float32)
 
     def __init__(self, end=3, *, truncates=False, both=False, actions=None, observe=None):
         self.end, self.truncates, self.both = end, truncates, both
         self.action_space = actions or gym.Discrete(2)
         self.received = []
-        self._count = np.zeros(1, np.float64)
+        self._count = np.zeros(1, np.float32)
         if observe is not None:
             self.observation_space, self._observe = observe
         self.stepped_after_end = False
@@ -155,6 +155,18 @@ def test_B22_an_environment_that_returns_the_same_array_each_step(is_vector):
     assert [int(x.observation[0, 0]) for x in play(env, 5)] == [0, 1, 2, 3, 4, 5]
 
 
+def test_B22_environments_that_share_an_array():
+    shared = np.zeros(1, np.float32)
+
+    def observe(count):
+        shared[:] = count
+        return shared
+
+    ends = (2, 9)
+    env = EnvLoop([Counter(end, observe=(Counter.observation_space, observe)) for end in ends], "c")
+    assert [x.observation[:, 0].tolist() for x in play(env, 4)] == [[0, 0], [1, 1], [2, 2], [0, 3], [1, 4]]
+
+
 @pytest.mark.parametrize(("user", "effective"), [(None, 500), (10, 10), (10_000, 10_000)])
 def test_E03_the_users_limit_replaces_the_registered_one(user, effective):
     env = make(EnvConfig(suite="gymnasium", id="CartPole-v1", time_limit=user), 1, 1)
@@ -226,8 +238,9 @@ def test_E05_continuous_actions_are_scaled_once_to_the_true_bounds(low, high, dt
 
 def test_E05_scaled_actions_never_leave_the_bounds_by_rounding():
     rng = np.random.default_rng(0)
-    low = rng.normal(size=1000).astype(np.float32)
-    space = gym.Box(low, low + rng.random(1000).astype(np.float32), dtype=np.float32)
+    low, high = np.sort(rng.normal(size=(2, 1000)).astype(np.float32), axis=0)
+    assert (low + (high - low) > high).any()
+    space = gym.Box(low, high, dtype=np.float32)
     convert = HostActions(action_space(space, "e"), space.dtype, 1, "e")
     assert space.contains(convert(np.ones((1, 1000), np.float32))[0])
 
