@@ -172,6 +172,15 @@ def test_B12_environments_of_different_actors_start_differently():
     assert len(np.unique(np.concatenate(observations), axis=0)) == 8
 
 
+def test_B12_seeds_of_runs_and_of_evaluation_are_disjoint():
+    indices = np.arange(1000)
+    seeds = [host_seeds(seed, indices, evaluation=evaluation) for seed in (0, 1) for evaluation in (False, True)]
+    assert len(np.unique(seeds)) == 4 * 1000
+    # EnvPool takes int32.
+    assert 0 <= np.min(seeds) and np.max(seeds) < 2**31
+    np.testing.assert_array_equal(seeds[0], host_seeds(0, indices))
+
+
 def test_B12_the_same_seeds_give_the_same_episodes():
     first, again = (make("CartPole-v1", num_envs=3, num_threads=threads) for threads in (1, 2))
     for one, other in zip(play(first, 30), play(again, 30)):
