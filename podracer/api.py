@@ -2,14 +2,15 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from podracer import checkpoint
+from podracer import checkpoint, runtime
 from podracer.agent import Agent
 from podracer.build import Environments, build, build_agent, build_environments, build_evaluator, build_plan
 from podracer.config import Config, read_config
@@ -21,6 +22,7 @@ from podracer.parallel.mesh import MeshConfig, Plan
 from podracer.parallel.plan_table import to_json, to_table
 from podracer.parallel.topologies import local_topology
 from podracer.policy import Policy
+from podracer.provenance import record_run
 from podracer.runners.learn import snapshot
 from podracer.runners.workers import call_in_worker
 from podracer.types import Key, PolicySnapshot
@@ -32,25 +34,29 @@ def make_plan(config: Config) -> Plan:
         return build_plan(config, build_environments(config), config.topology or local_topology())[0]
 
 
-def train(config: Config, folder: Path | None = None) -> dict[str, Any]:
+def train(config: Config, folder: Path | None = None, command: Sequence[str] | None = None) -> dict[str, Any]:
     """Trains an agent.
 
     Args:
       config: from `load_config`.
-      folder: of the run, which exists; None keeps nothing on disk.
+      folder: of the run, empty or not there yet; None keeps nothing on disk.
+      command: what starts the same run again, for the record; None is this process's own.
 
     Returns:
       The result, as `result.json` holds it.
 
     Raises:
-      ConfigError: before anything is compiled.
+      ConfigError: before anything is compiled or written.
     """
+    runtime.prepare(config)
     is_writer = jax.process_index() == 0
     with _debugging(config.debug):
         run = build(config)
         console = make_console(config.logger, is_writer=is_writer)
         if not is_writer:
             folder = None
+        if folder is not None:
+            record_run(config, folder, sys.argv if command is None else command)
         logger = make_logger(config.logger, folder or Path(), is_writer=folder is not None)
         if folder is not None:
             write_json(folder / "plan.json", to_json(run.plan))

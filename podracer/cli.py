@@ -121,17 +121,13 @@ def _run(composed: "DictConfig", folder: Path, overrides: Sequence[str]) -> floa
 
     try:
         config = config_from_mapping(to_mapping(composed))
+        from podracer.api import train
+
+        result = train(config, folder, ["podracer", "train", *overrides])
     except ConfigError:
         with contextlib.suppress(OSError):
-            folder.rmdir()  # Hydra has made it, and nothing is in it
+            folder.rmdir()  # Hydra has made it; a run that is refused has put nothing in it
         raise
-    from podracer import runtime
-    from podracer.api import train
-    from podracer.provenance import record_run
-
-    runtime.prepare(config)
-    record_run(config, folder, ["podracer", "train", *overrides])
-    result = train(config, folder)
     if result["status"] == "interrupted":
         raise KeyboardInterrupt
     return result["final_return"]
