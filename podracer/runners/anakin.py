@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
@@ -90,13 +91,14 @@ class Anakin:
             yield from reports
 
     def _work(self, state: AnakinState, due: Callable[[int], Due], reports: Reports[Report]) -> None:
-        hyper = {name: jnp.float32(value) for name, value in hyper_parameters(self.agent).items()}
-        key = run_key(self.plan.seed)
+        hyper = {name: np.float32(value) for name, value in hyper_parameters(self.agent).items()}
+        # On the mesh once, not from the first device at every call.
+        hyper, key = jax.device_put((hyper, run_key(self.plan.seed)), NamedSharding(self.mesh, REPLICATED))
         device, updates, env_steps = state
         started = time.monotonic()
         program = self.program()
         if not jax.config.jax_disable_jit:  # compiled ahead, so that it is timed apart
-            program = program.lower(hyper, device, jnp.int32(1), key).compile()
+            program = program.lower(hyper, device, np.int32(1), key).compile()
         copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         take_snapshot = jax.jit(lambda state: snapshot(self.agent, state.learner, state.updates, self.plan.updates))
         compile_seconds = time.monotonic() - started
@@ -128,7 +130,7 @@ class Anakin:
             end = min(upcoming.updates, self.plan.updates)
             num_updates = min(sizes.next(), end - updates)
             updates += num_updates
-            device, totals = program(hyper, device, jnp.int32(num_updates), key)
+            device, totals = program(hyper, device, np.int32(num_updates), key)
             is_due = updates == end
             call = _Call(
                 updates,
