@@ -177,7 +177,7 @@ def test_B12_seeds_of_runs_and_of_evaluation_are_disjoint():
     seeds = [host_seeds(seed, indices, evaluation=evaluation) for seed in (0, 1) for evaluation in (False, True)]
     assert len(np.unique(seeds)) == 4 * 1000
     # EnvPool takes int32.
-    assert 0 <= np.min(seeds) and np.max(seeds) < 2**31
+    assert np.min(seeds) >= 0 and np.max(seeds) < 2**31
     np.testing.assert_array_equal(seeds[0], host_seeds(0, indices))
 
 
