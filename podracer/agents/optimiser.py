@@ -45,4 +45,4 @@ def gradient_step(
     gradients = collectives.pmean(gradients, axis_name)
     updates, opt_state = optimiser.update(gradients, trained.opt_state, trained.params)
     params = jax.tree.map(lambda p, u: p - learning_rate * u, trained.params, updates)
-    return Trained(params, opt_state), optax.global_norm(gradients)
+    return Trained(params, opt_state), optax.tree.norm(gradients)
