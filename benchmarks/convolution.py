@@ -8,6 +8,7 @@ outside and inside, and patches inside. What counts is the last over the first: 
 """
 
 import argparse
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -61,37 +62,48 @@ def gradient_step(case: Case, convolution: str) -> tuple[Callable, ArrayTree, np
     return step, params, images
 
 
-def measure(case: Case, repeats: int) -> dict[str, float]:
-    """Measures microseconds a sample, the best of `repeats`; the variants take turns, so that load hits all."""
+def measure(case: Case, seconds: float) -> dict[str, float]:
+    """Measures microseconds a sample, the best of all runs within `seconds` of each variant.
+
+    The variants take turns, so that the load of a shared machine hits all of them.
+    """
     programs = {}
     for convolution in ("native", "patches"):
         step, params, images = gradient_step(case, convolution)
-        outside = jax.jit(lambda params, images, step=step: step(params, images[0]))
-        inside = jax.jit(lambda params, images, step=step: jax.lax.scan(step, params, images))
-        programs[f"{convolution}_outside"] = (outside, params, images, case.batch_size)
-        programs[f"{convolution}_inside"] = (inside, params, images, case.batch_size * MINIBATCHES)
-    best = dict.fromkeys(programs, float("inf"))
-    for repeat in range(repeats + 1):
-        for name, (program, params, images, samples) in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program(params, images))
-            seconds = time.perf_counter() - start
-            if repeat > 0:  # the first call compiles
-                best[name] = min(best[name], seconds / samples * 1e6)
+        programs[f"{convolution}_outside"] = (functools.partial(_loop, jax.jit(step)), params, images)
+        programs[f"{convolution}_inside"] = (jax.jit(functools.partial(jax.lax.scan, step)), params, images)
+    samples = case.batch_size * MINIBATCHES
+    for program, params, images in programs.values():
+        jax.block_until_ready(program(params, images))  # compiles
+    best, spent = dict.fromkeys(programs, float("inf")), dict.fromkeys(programs, 0.0)
+    while min(spent.values()) < seconds:
+        for name, (program, params, images) in programs.items():
+            if spent[name] < seconds:
+                start = time.perf_counter()
+                jax.block_until_ready(program(params, images))
+                elapsed = time.perf_counter() - start
+                spent[name] += elapsed
+                best[name] = min(best[name], elapsed / samples * 1e6)
     return best
+
+
+def _loop(step: Callable, params: ArrayTree, images: np.ndarray) -> ArrayTree:
+    for minibatch in images:
+        params, _ = step(params, minibatch)
+    return params
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where to save the figures as JSON")
-    parser.add_argument("--repeats", type=int, default=5, help="of which the best counts")
+    parser.add_argument("--seconds", type=float, default=3.0, help="spent on each variant of each torso")
     arguments = parser.parse_args()
     columns = ("native_outside", "native_inside", "patches_outside", "patches_inside")
     print(f"{jax.devices()[0].device_kind}, microseconds a sample")
     print(f"{'torso':<14}{'image':<14}{'batch':>6}" + "".join(f"{name:>17}" for name in columns) + f"{'ratio':>8}")
     rows = []
     for case in CASES:
-        figures = measure(case, arguments.repeats)
+        figures = measure(case, arguments.seconds)
         ratio = figures["patches_inside"] / figures["native_outside"]
         rows.append(case._asdict() | {"dtype": np.dtype(case.dtype).name, "ratio": ratio} | figures)
         shape = "x".join(map(str, case.shape))
