@@ -1,0 +1,106 @@
+"""The tables that the contracts run over. A new agent, runner, replay or environment is one row.
+
+A row is a list of overrides, as on the command line, on top of `SMALL`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from podracer.agents import parts
+from podracer.types import Array, Trajectory
+
+# Short unrolls hold several episode ends, and small networks compile fast.
+SMALL = (
+    "env.num_envs=8",
+    "agent.unroll_length=6",
+    "agent.learning_rate=1e-2",
+    "network.hidden_sizes=[8]",
+    "network.core_size=8",
+    "evaluation.num_episodes=0",
+)
+
+ENVS = {
+    "catch": ("env=catch", "env.kwargs.rows=5", "env.kwargs.columns=3"),
+    "counter": ("env=probe", "env.id=counter"),
+    "truncated": ("env=probe", "env.id=truncated"),
+    "continuous": ("env=probe", "env.id=continuous_action"),
+    "action_mask": ("env=probe", "env.id=action_mask"),
+    "tree": ("env=probe", "env.id=tree"),
+    "same_step": ("env=probe", "env.id=counter", "env.autoreset=same_step"),
+    "few_resets": ("env=probe", "env.id=counter", "env.resets_per_step=2"),
+    "cartpole": ("env=gymnax/cartpole", "env.time_limit=12"),
+}
+
+_NORMALISED = ("agent.normalise_observations=true", "agent.normalise_rewards=true")
+
+# What every agent has to be able to do, and what only those with a policy can.
+_DISCRETE = {
+    "feedforward": ENVS["catch"],
+    "gru": ("network=gru", *ENVS["catch"]),
+    "lstm": ("network=lstm", *ENVS["counter"]),
+    "masked": ENVS["action_mask"],
+    "normalised": (*_NORMALISED, *ENVS["counter"]),
+    "tree": ENVS["tree"],
+}
+_CONTINUOUS = {
+    "normal": ("network.policy=normal", *ENVS["continuous"]),
+    "tanh_normal": ("network.policy=tanh_normal", *ENVS["continuous"]),
+}
+
+
+def _rows(agent: str, *groups: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {f"{agent}-{name}": (f"agent={agent}", *overrides) for group in groups for name, overrides in group.items()}
+
+
+AGENTS = {
+    **_rows("ppo", _DISCRETE, _CONTINUOUS),
+    **_rows("impala", _DISCRETE, _CONTINUOUS),
+    **_rows("pqn", _DISCRETE),
+}
+
+# The rows for contracts that compile much for a row.
+FEEDFORWARD_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-feedforward", "-gru"))]
+NORMALISED_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-normalised", "-gru"))]
+
+RUNNERS = {
+    "anakin": ("runner=anakin",),
+    "lockstep": ("runner=sebulba", "runner.mode=lockstep"),
+    "fixed_lag": ("runner=sebulba", "runner.mode=fixed_lag"),
+    "free": ("runner=sebulba", "runner.mode=free"),
+    "free_each_step": ("runner=sebulba", "runner.mode=free", "runner.refresh=step"),
+}
+
+REPLAYS = {"on_policy": ("replay=on_policy",)}
+
+
+def _actor_critic(agent: Any, params: Any, statistics: Any, trajectory: Trajectory) -> dict[str, Array]:
+    steps = trajectory.steps
+    observation = parts.normalise_observation(statistics, steps.timestep.observation)
+    memory, is_first = trajectory.actor_state.core, steps.timestep.is_first
+    _, output = agent.model.apply(params, memory, observation, is_first, method="unroll")
+    return {"log_prob": output.policy.log_prob(steps.action), "value": output.value}
+
+
+def _action_values(agent: Any, params: Any, statistics: Any, trajectory: Trajectory) -> dict[str, Array]:
+    steps = trajectory.steps
+    observation = parts.normalise_observation(statistics, steps.timestep.observation)
+    memory, is_first = trajectory.actor_state.core, steps.timestep.is_first
+    _, q_values = agent.model.apply(params, memory, observation, is_first, method="unroll")
+    return {"max_q_value": jnp.max(q_values, -1)}
+
+
+# How the loss of each algorithm finds again what its actors recorded, `[T+1, B]`.
+REDERIVE: dict[str, Callable[..., dict[str, Array]]] = {
+    "ppo": _actor_critic,
+    "impala": _actor_critic,
+    "pqn": _action_values,
+}
+
+# Metrics, their values and tolerances where the policy that learns is the one that acted.
+ON_POLICY: dict[str, dict[str, tuple[float, float]]] = {
+    "ppo": {"approximate_kl": (0.0, 1e-8), "clip_fraction": (0.0, 0.0)},
+    "impala": {"rho": (1.0, 1e-5)},
+    "pqn": {},
+}
