@@ -76,7 +76,8 @@ def test_A30_epsilon_stays_at_its_end():
 
 
 def test_A30_no_exploration_phase_is_finite_traced_or_not():
-    np.testing.assert_allclose(dataclasses.replace(AGENT, exploration_fraction=0.0).epsilon(jnp.float32(0.0)), 0.1)
+    constant = dataclasses.replace(AGENT, exploration_fraction=0.0)
+    np.testing.assert_allclose(constant.epsilon(jnp.float32(0.0)), 0.1, rtol=1e-6)
     traced = jax.jit(lambda x: dataclasses.replace(AGENT, exploration_fraction=x).epsilon(jnp.float32(0.0)))
     np.testing.assert_allclose(traced(0.0), 0.1, rtol=1e-6)
     np.testing.assert_allclose(progress(jnp.int32(0), 1), 0.0)
