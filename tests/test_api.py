@@ -19,18 +19,15 @@ from tests.runners.test_anakin import make_anakin
 
 SMALL = [
     "env.num_envs=4",
-    "agent.unroll_length=4",
-    "agent.num_minibatches=1",
-    "agent.num_epochs=1",
-    "network.hidden_sizes=[8]",
     "logger=quiet",
     "total_env_steps=320",
     "evaluation.num_episodes=8",
     "evaluation.num_evaluations=2",
 ]
+PPO = ["agent.unroll_length=4", "agent.num_minibatches=1", "agent.num_epochs=1", "network.hidden_sizes=[8]"]
+DOUBLE = ["agent=custom", "agent.make=tests.runners.doubles:RecordingAgent", "env=probe", "env.id=matched_reward"]
 ANAKIN = ["runner=anakin", "mesh.learner=1"]
 SEBULBA = ["runner=sebulba", "mesh.actor_ids=[1]", "mesh.learner_ids=[2]"]
-PROBE = ["env=probe", "env.id=matched_reward"]
 RUNNERS = pytest.mark.parametrize("runner", [ANAKIN, SEBULBA], ids=["anakin", "sebulba"])
 
 
@@ -49,7 +46,7 @@ def rows(folder, kind="train"):
 
 @RUNNERS
 def test_B29_saved_parameters_evaluate_exactly_as_they_did(runner, tmp_path):
-    result = train(tmp_path, *runner, "agent.normalise_observations=true", "agent.learning_rate=0.01")
+    result = train(tmp_path, *runner, *PPO, "agent.normalise_observations=true", "agent.learning_rate=0.01")
     again = api.evaluate(tmp_path)
     last = rows(tmp_path, "evaluation")[-1]
     assert again["episode_return"] == result["final_return"] == last["episode_return"]
@@ -68,13 +65,13 @@ def test_A35_evaluation_does_not_change_training(runner, tmp_path):
     chunks = "runner.updates_per_call=4" if runner is ANAKIN else "runner.updates_per_report=4"
 
     def trained(name, *overrides):
-        train(tmp_path / name, *runner, *PROBE, chunks, "agent.normalise_observations=true", *overrides)
+        train(tmp_path / name, *runner, *DOUBLE, chunks, *overrides)
         return jax.device_get(saved_policy(tmp_path / name))
 
     with_evaluation = trained("with", "evaluation.num_evaluations=5")
     without = trained("without", "evaluation.num_episodes=0")
     jax.tree.map(np.testing.assert_array_equal, with_evaluation, without)
-    kept = ("entropy", "value_loss", "gradient_norm", "env_steps")
+    kept = ("seen", "progress", "env_steps")
     # The run is cut into the same chunks of four updates by both.
     assert [[row[key] for key in kept] for row in rows(tmp_path / "with")] == [
         [row[key] for key in kept] for row in rows(tmp_path / "without")
@@ -82,28 +79,28 @@ def test_A35_evaluation_does_not_change_training(runner, tmp_path):
 
 
 def test_B08_ten_updates_and_three_evaluations(tmp_path):
-    result = train(tmp_path, *ANAKIN, *PROBE, "total_env_steps=160", "evaluation.num_evaluations=3")
+    result = train(tmp_path, *ANAKIN, *DOUBLE, "total_env_steps=160", "evaluation.num_evaluations=3")
     assert result["updates"] == 10
     assert [row["updates"] for row in rows(tmp_path, "evaluation")] == [4, 7, 10]
 
 
 def test_a_run_from_python_needs_no_folder():
-    result = api.train(load_config([*SMALL, *ANAKIN, *PROBE]))
+    result = api.train(load_config([*SMALL, *ANAKIN, *DOUBLE]))
     assert result["status"] == "completed" and result["updates"] == 20
 
 
 @RUNNERS
 def test_debugging_trains_without_compiling(runner, tmp_path):
     before = jax.config.jax_disable_jit, jax.config.jax_debug_nans
-    tiny = ["env.num_envs=2", "agent.unroll_length=2", "total_env_steps=4", "evaluation.num_episodes=1"]
-    result = train(tmp_path, *runner, *PROBE, *tiny, "debug=true")
+    tiny = ["env.num_envs=2", "total_env_steps=8", "evaluation.num_episodes=1"]
+    result = train(tmp_path, *runner, *DOUBLE, *tiny, "debug=true")
     assert (result["status"], result["updates"]) == ("completed", 1)
     assert (jax.config.jax_disable_jit, jax.config.jax_debug_nans) == before
 
 
 @RUNNERS
 def test_a_profile_is_written(runner, tmp_path):
-    assert train(tmp_path, *runner, *PROBE, "profile=true", "evaluation.num_episodes=0")["status"] == "completed"
+    assert train(tmp_path, *runner, *DOUBLE, "profile=true", "evaluation.num_episodes=0")["status"] == "completed"
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,9 @@ class RecordingAgent:
     """Its parameters depend on all it has seen, its steps record what it acted with."""
 
     spec: EnvSpec = SPEC
+    network: Any = None
     axis_name: str | None = None
+
     unroll_length: int = 4
     learning_rate: float = 0.5
     raises_at_update: int = -1
