@@ -15,7 +15,7 @@ from podracer.envs.autoreset import AutoReset
 from podracer.envs.base import BatchedEnv, EnvConfig, HostEnv
 from podracer.envs.checks import check_env
 from podracer.envs.wrappers import wrap
-from podracer.networks.config import resolve_convolution
+from podracer.networks.config import resolve_platform
 from podracer.parallel.memory import memory
 from podracer.parallel.mesh import Plan, Topology, plan
 from podracer.parallel.placement import LEARNER_AXIS, actor_devices, learner_mesh
@@ -124,7 +124,7 @@ def build_agent(config: Config, environments: Environments, platform: str) -> Ag
     Raises:
       ValueError: the agent cannot do what the environment asks for.
     """
-    network = resolve_convolution(config.network, platform)
+    network = resolve_platform(config.network, platform)
     agent = config.agent.build(spec=environments.spec, network=network)
     jax.eval_shape(agent.init_learner, jax.random.key(0))  # where networks refuse spaces
     return agent

@@ -67,6 +67,45 @@ def to_sequences(rows: ArrayTree, *, whole_sequences: bool) -> ArrayTree:
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1) if whole_sequences else leaf[None], rows)
 
 
+def gradients(
+    loss: Callable[..., tuple[Array, dict[str, Array]]],
+    params: ArrayTree,
+    minibatch: tuple[ArrayTree, ...],
+    count: Array,
+    *,
+    steps_per_row: int,
+    chunk_size: int | None,
+) -> tuple[ArrayTree, dict[str, Array]]:
+    """Differentiates a loss that is a sum over rows, a chunk of rows at a time.
+
+    Args:
+      loss: `(params, *minibatch, count) -> (loss, metrics)`, both sums over the rows divided by `count`.
+      params: that the gradients are for.
+      minibatch: trees of `[N, ...]` rows.
+      count: `[]` f32, as `scan_minibatches` gives it.
+      steps_per_row: time steps that a row is made of.
+      chunk_size: time steps at a time, at most, as the chunks are equal; 0 or None is all.
+
+    Returns:
+      Gradients and metrics, as of all rows at once but for the order of the sums.
+    """
+    differentiate = jax.grad(loss, has_aux=True)
+    num_rows = jax.tree.leaves(minibatch)[0].shape[0]
+    rows_per_chunk = max(1, chunk_size // steps_per_row) if chunk_size else num_rows
+    num_chunks = next(n for n in range(1, num_rows + 1) if num_rows % n == 0 and num_rows // n <= rows_per_chunk)
+    if num_chunks == 1:
+        return differentiate(params, *minibatch, count)
+    chunks = jax.tree.map(lambda leaf: leaf.reshape(num_chunks, -1, *leaf.shape[1:]), minibatch)
+
+    def accumulate(total, chunk):
+        return jax.tree.map(jnp.add, total, differentiate(params, *chunk, count)), None
+
+    shapes = jax.eval_shape(differentiate, params, *jax.tree.map(lambda leaf: leaf[0], chunks), count)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, _ = jax.lax.scan(accumulate, zeros, chunks)
+    return total
+
+
 def scan_minibatches(
     step: Callable[[Carry, ArrayTree, Array], tuple[Carry, Any]],
     carry: Carry,

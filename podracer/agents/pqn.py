@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from podracer.agents import parts
-from podracer.agents.minibatches import scan_minibatches, to_rows, to_sequences
+from podracer.agents.minibatches import gradients, scan_minibatches, to_rows, to_sequences
 from podracer.agents.optimiser import Trained, clipped, gradient_step, scheduled
 from podracer.agents.parts import ActorMemory, ActorParams, LearnerState
 from podracer.losses.policy import value_loss
@@ -141,8 +141,15 @@ class PQN:
         learning_rate = scheduled(self.learning_rate, progress, self.anneal_learning_rate)
 
         def step(trained: Trained, minibatch: tuple[Rows, ArrayTree], count: Array):
-            gradients, metrics = jax.grad(self.loss, has_aux=True)(trained.params, *minibatch, count)
-            trained, gradient_norm = gradient_step(self.optimiser, trained, gradients, learning_rate, self.axis_name)
+            gradient, metrics = gradients(
+                self.loss,
+                trained.params,
+                minibatch,
+                count,
+                steps_per_row=1 if self.network.core == "none" else self.unroll_length,
+                chunk_size=self.network.chunk_size,
+            )
+            trained, gradient_norm = gradient_step(self.optimiser, trained, gradient, learning_rate, self.axis_name)
             return trained, {**metrics, "gradient_norm": gradient_norm}
 
         trained, metrics = scan_minibatches(

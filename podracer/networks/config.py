@@ -4,6 +4,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+# The activations of two layers of 64 units and their gradients, in 4 MiB.
+_CHUNK_SIZE_ON_CPU = 2048
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
@@ -33,13 +36,20 @@ class NetworkConfig:
     """Multiplies the channels of impala_resnet: 2 and 4 are the usual larger variants."""
     convolution: Literal["auto", "native", "patches"] = "auto"
     """How convolutions are computed; the parameters are the same. auto: patches on CPUs, native elsewhere."""
+    chunk_size: int | None = None
+    """Time steps that learning puts through the network at a time, 0 for all; gradients of larger minibatches are
+    accumulated, which changes nothing but the order of a sum. None: 2048 on CPUs, where activations then stay in the
+    cache; all elsewhere."""
     policy: Literal["normal", "tanh_normal"] = "normal"
     """Distribution of continuous actions. normal: a standard deviation that does not depend on the observation;
     tanh_normal: squashed into (-1, 1), with one that does."""
 
 
-def resolve_convolution(config: NetworkConfig, platform: str) -> NetworkConfig:
-    """Decides `convolution: auto` for the platform that the network runs on, `jax.Device.platform`."""
-    if config.convolution != "auto":
-        return config
-    return dataclasses.replace(config, convolution="patches" if platform == "cpu" else "native")
+def resolve_platform(config: NetworkConfig, platform: str) -> NetworkConfig:
+    """Decides what is left open for the platform that the network runs on, `jax.Device.platform`."""
+    is_cpu = platform == "cpu"
+    if config.convolution == "auto":
+        config = dataclasses.replace(config, convolution="patches" if is_cpu else "native")
+    if config.chunk_size is None:
+        config = dataclasses.replace(config, chunk_size=_CHUNK_SIZE_ON_CPU if is_cpu else 0)
+    return config

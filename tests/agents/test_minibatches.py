@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
-from podracer.agents.minibatches import random_permutation, scan_minibatches, to_rows, to_sequences
+from podracer.agents.minibatches import gradients, random_permutation, scan_minibatches, to_rows, to_sequences
 from podracer.parallel.spmd import REPLICATED, spmd
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 12, 31, 32, 33, 100, 1000, 1024, 1025]
@@ -132,3 +132,25 @@ def test_A23_sums_over_counts_are_the_mean_of_all_devices(num_minibatches):
     means, counts = program(x, valid)
     np.testing.assert_allclose(np.sum(means * counts) / np.sum(counts), 4.0, rtol=1e-6)
     np.testing.assert_allclose(np.sum(counts), 2.5)  # averaged over the devices
+
+
+@pytest.mark.parametrize(
+    ("steps_per_row", "chunk_size", "num_chunks"),
+    [(1, 0, 1), (1, None, 1), (1, 12, 1), (1, 6, 2), (1, 5, 3), (1, 1, 12), (4, 8, 6), (4, 2, 12)],
+)
+def test_gradients_of_chunks_add_up_to_those_of_the_minibatch(key, steps_per_row, chunk_size, num_chunks):
+    x, y = jax.random.normal(key, (12, 3)), jnp.arange(12.0)
+    traced = []
+
+    def loss(w, x, y, count):
+        traced.append(x.shape[0])
+        error = x @ w - y
+        return jnp.sum(jnp.square(error)) / count, {"error": jnp.sum(error) / count}
+
+    w, count = jnp.ones(3), jnp.float32(12.0)
+    gradient, metrics = gradients(loss, w, (x, y), count, steps_per_row=steps_per_row, chunk_size=chunk_size)
+    # d/dw Σ (xw − y)² / 12 = 2 xᵀ(xw − y) / 12
+    error = np.asarray(x) @ np.ones(3) - np.arange(12.0)
+    np.testing.assert_allclose(gradient, 2 * np.asarray(x).T @ error / 12, rtol=1e-5)
+    np.testing.assert_allclose(metrics["error"], error.mean(), rtol=1e-5)
+    assert set(traced) == {12 // num_chunks}

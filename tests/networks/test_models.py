@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podracer.networks.config import NetworkConfig, resolve_convolution
+from podracer.networks.config import NetworkConfig, resolve_platform
 from podracer.networks.distributions import Categorical, DiagonalNormal, MultiCategorical, TanhNormal
 from podracer.networks.models import actor_critic, q_network
 from podracer.spaces import ACTION_MASK, Box, Discrete, EnvSpec, MultiDiscrete
@@ -241,9 +241,10 @@ def test_what_does_not_fit_is_refused_with_the_repair(make, settings, spec, mess
         make(_config(**settings), spec)
 
 
-def test_convolution_auto_is_decided_by_the_platform():
+def test_what_is_left_open_is_decided_by_the_platform():
     config = NetworkConfig()
-    assert resolve_convolution(config, "cpu").convolution == "patches"
-    assert resolve_convolution(config, "gpu").convolution == "native"
-    chosen = NetworkConfig(convolution="native")
-    assert resolve_convolution(chosen, "cpu") is chosen
+    on_cpu, on_gpu = resolve_platform(config, "cpu"), resolve_platform(config, "gpu")
+    assert (on_cpu.convolution, on_cpu.chunk_size) == ("patches", 2048)
+    assert (on_gpu.convolution, on_gpu.chunk_size) == ("native", 0)
+    chosen = NetworkConfig(convolution="native", chunk_size=0)
+    assert resolve_platform(chosen, "cpu") is chosen
