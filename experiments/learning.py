@@ -1,0 +1,158 @@
+"""Learning curves: runs studies with several seeds, keeps every seed's curves as JSON, draws them.
+
+    python experiments/learning.py --studies cartpole,catch --seeds 5
+
+A seed that a result file holds already, for the same overrides, is not run again; `--fresh` does.
+"""
+
+import argparse
+import contextlib
+import json
+import shlex
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import podracer
+from experiments.plot import plot_study
+from experiments.studies import STUDIES, Study, Variant
+from podracer.logging import write_json
+
+RESULTS = Path(__file__).parent / "results"
+# Points that a curve of training returns is thinned to.
+_MAX_POINTS = 100
+# What is kept of a run's provenance.
+_PROVENANCE = ("command", "started", "commit", "has_local_changes", "python", "system", "devices", "versions")
+
+
+def run_study(name: str, study: Study, out: Path, *, num_seeds: int, fresh: bool = False) -> dict[str, Any]:
+    """Runs what is missing of a study; its file is written after every run, its figure at the end."""
+    path = out / f"{name}.json"
+    known = {} if fresh or not path.exists() else known_runs(json.loads(path.read_text(encoding="utf-8")))
+    result = describe(name, study)
+    for variant, described in zip(study.variants, result["variants"]):
+        for seed in range(num_seeds):
+            run = known.get((described["overrides"], seed)) or run_seed(study, variant, seed)
+            described["runs"].append(run)
+            print(f"{name}: {variant.label}, seed {seed}: {run['value']} in {run['wall_seconds']:.0f} s", flush=True)
+            write_json(path, result)
+    plot_study(result, out / f"{name}.png")
+    return result
+
+
+def describe(name: str, study: Study) -> dict[str, Any]:
+    """A study's result before its first run."""
+    return {
+        "study": name,
+        "title": study.title,
+        "measure": study.measure,
+        "threshold": study.threshold,
+        "max_seconds": study.max_seconds,
+        "variants": [
+            {"label": variant.label, "overrides": shlex.join(variant.overrides), "runs": []}
+            for variant in study.variants
+        ],
+    }
+
+
+def known_runs(result: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    """The runs of a result file by their overrides and seed."""
+    return {(variant["overrides"], run["seed"]): run for variant in result["variants"] for run in variant["runs"]}
+
+
+def run_seed(study: Study, variant: Variant, seed: int) -> dict[str, Any]:
+    """Trains once and reads the run's folder."""
+    overrides = [*variant.overrides, f"seed={seed}", "logger=quiet"]
+    with tempfile.TemporaryDirectory() as folder:
+        config = podracer.load_config(overrides)
+        with contextlib.suppress(KeyboardInterrupt), time_limit(study.max_seconds):
+            podracer.train(config, Path(folder), ["podracer", "train", *overrides])
+        return summarise(Path(folder), study, seed)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int | None) -> Iterator[None]:
+    """Interrupts what runs in it as Ctrl-C does, after a number of seconds; None never does.
+
+    Raises:
+      KeyboardInterrupt: from wherever the main thread is.
+    """
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(seconds or 0)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def summarise(folder: Path, study: Study, seed: int) -> dict[str, Any]:
+    """Reads the folder of a run: its result, its curves, and whether it reached the threshold.
+
+    Raises:
+      RuntimeError: the run failed, or was interrupted before the study's time was up.
+    """
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    in_time = study.max_seconds is None or result["wall_seconds"] < study.max_seconds
+    if result["status"] != "completed" and in_time:
+        raise RuntimeError(f"the run of seed {seed} is {result['status']}, so the study ends here")
+    provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    training = [row for row in rows if row["kind"] == "train"]
+    evaluation = [row for row in rows if row["kind"] == "evaluation"]
+    last_tenth = mean_return(training, 0.9 * result["env_steps"])
+    value = result["final_return"] if study.measure == "final" else last_tenth
+    return {
+        "seed": seed,
+        "value": value,
+        "reached": None if study.threshold is None or value is None else value >= study.threshold,
+        "last_tenth_return": last_tenth,
+        **result,
+        "evaluation": {key: [row[key] for row in evaluation] for key in ("env_steps", "episode_return")},
+        "training": thinned(training, _MAX_POINTS),
+        **{key: provenance[key] for key in _PROVENANCE if key in provenance},
+    }
+
+
+def mean_return(training: list[dict[str, Any]], after_env_steps: float) -> float | None:
+    """Averages the returns of the episodes that ended in chunks after a number of steps, each episode once."""
+    rows = [row for row in training if row["env_steps"] > after_env_steps and row["episodes"]]
+    if not rows:
+        return None
+    return float(np.average([row["episode_return"] for row in rows], weights=[row["episodes"] for row in rows]))
+
+
+def thinned(training: list[dict[str, Any]], max_points: int) -> dict[str, list[float]]:
+    """Joins chunks of training into at most `max_points` points, at their last step, each episode counted once."""
+    rows = [row for row in training if row["episodes"]]
+    curve: dict[str, list[float]] = {"env_steps": [], "episode_return": []}
+    for part in np.array_split(np.arange(len(rows)), min(max_points, len(rows)) or 1):
+        if len(part):
+            curve["env_steps"].append(rows[part[-1]]["env_steps"])
+            curve["episode_return"].append(mean_return([rows[i] for i in part], -1.0))
+    return curve
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Runs learning studies, seed by seed.")
+    parser.add_argument("--studies", default=",".join(STUDIES), help=f"some of {', '.join(STUDIES)}; all by default")
+    parser.add_argument("--seeds", type=int, help="number of seeds; by default as many as a study has")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files and figures")
+    parser.add_argument("--fresh", action="store_true", help="run again what is there")
+    options = parser.parse_args()
+    names = options.studies.split(",")
+    unknown = [name for name in names if name not in STUDIES]
+    if unknown:
+        parser.error(f"there is no study {', '.join(unknown)}; choose from {', '.join(STUDIES)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        num_seeds = options.seeds or STUDIES[name].num_seeds
+        run_study(name, STUDIES[name], options.out, num_seeds=num_seeds, fresh=options.fresh)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Figures of learning studies: every seed thin, their mean bold, the threshold dashed.
+
+python experiments/plot.py experiments/results/cartpole.json
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_COLUMNS = 3
+_GRID_POINTS = 200
+
+
+def mean_curve(curves: Sequence[tuple[Sequence[float], Sequence[float]]], num_points: int = _GRID_POINTS):
+    """Averages curves at common steps.
+
+    Seeds log at steps of their own, so they are interpolated linearly onto one grid; it spans only
+    what all of them cover, so that every point is a mean of all seeds.
+
+    Args:
+      curves: (steps, values) of every seed, steps ascending.
+      num_points: of the grid.
+
+    Returns:
+      `[num_points]` steps and `[num_points]` means; empty where the seeds have no steps in common.
+    """
+    curves = [(np.asarray(x, float), np.asarray(y, float)) for x, y in curves]
+    if not curves or any(len(x) == 0 for x, _ in curves):
+        return np.empty(0), np.empty(0)
+    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    if start > end:
+        return np.empty(0), np.empty(0)
+    grid = np.linspace(start, end, num_points)
+    return grid, np.mean([np.interp(grid, x, y) for x, y in curves], axis=0)
+
+
+def plot_study(result: dict[str, Any], path: Path) -> None:
+    """Draws a study's figure, one panel a variant.
+
+    Args:
+      result: as `learning.py` writes it.
+      path: of the PNG.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    variants = result["variants"]
+    columns = min(_COLUMNS, len(variants))
+    rows = math.ceil(len(variants) / columns)
+    size = (4.2 * columns, 2.9 * rows + 0.5)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True)
+    for axis in axes.flat[len(variants) :]:
+        axis.remove()
+    kind = "evaluation" if result["measure"] == "final" else "training"
+    for axis, variant in zip(axes.flat, variants):
+        _draw(axis, variant, kind, result["threshold"])
+    for axis in axes[-1]:
+        axis.set_xlabel("environment steps")
+    for axis in axes[:, 0]:
+        axis.set_ylabel(f"{kind} return")
+    figure.suptitle(result["title"])
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw(axis, variant: dict[str, Any], kind: str, threshold: float | None) -> None:
+    """One panel: nothing is drawn past the shortest seed's end but that seed's own thin line."""
+    curves = [(run[kind]["env_steps"], run[kind]["episode_return"]) for run in variant["runs"]]
+    for x, y in curves:
+        axis.plot(x, y, color="tab:blue", linewidth=0.8, alpha=0.6)
+    if len(curves) > 1:
+        axis.plot(*mean_curve(curves), color="tab:blue", linewidth=2.4)
+    if threshold is not None:
+        axis.axhline(threshold, color="0.3", linestyle="--", linewidth=1.0)
+    count = len(curves)
+    axis.set_title(f"{variant['label']} ({count} seed{'' if count == 1 else 's'})", fontsize=10)
+    axis.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+    axis.grid(alpha=0.3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Draws the figures of result files, beside them.")
+    parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
+    for path in parser.parse_args().results:
+        plot_study(json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
