@@ -1,0 +1,115 @@
+"""The studies compose, the script runs one from start to end, and knows what it has run."""
+
+import json
+import time
+
+import pytest
+
+from experiments import learning
+from experiments.studies import STUDIES, Study, Variant
+from podracer.config import load_config
+
+_TINY = Study(
+    title="A tiny study",
+    variants=(
+        Variant(
+            label="ppo",
+            overrides=(
+                "env=probe",
+                "env.num_envs=8",
+                "agent.unroll_length=4",
+                "agent.num_epochs=1",
+                "agent.num_minibatches=1",
+                "total_env_steps=64",
+                "evaluation.num_evaluations=2",
+                "evaluation.num_episodes=4",
+            ),
+        ),
+    ),
+    threshold=1.0,
+)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_variant_of_a_study_composes(name):
+    for variant in STUDIES[name].variants:
+        load_config(variant.overrides)
+
+
+def test_one_preset_of_an_agent_serves_both_runners():
+    for name in ("cartpole", "catch"):
+        presets = [variant.overrides[0] for variant in STUDIES[name].variants]
+        assert presets[::2] == presets[1::2] == ["experiment=ppo", "experiment=impala", "experiment=pqn"]
+
+
+def test_a_study_keeps_every_seed_and_runs_none_twice(tmp_path):
+    learning.run_study("tiny", _TINY, tmp_path, num_seeds=1)
+    first = json.loads((tmp_path / "tiny.json").read_text())["variants"][0]["runs"]
+    learning.run_study("tiny", _TINY, tmp_path, num_seeds=2)
+    result = json.loads((tmp_path / "tiny.json").read_text())
+    runs = result["variants"][0]["runs"]
+    assert runs[0] == first[0]
+    assert [run["seed"] for run in runs] == [0, 1]
+    assert (tmp_path / "tiny.png").exists()
+    for run in runs:
+        # The probe gives 1 an episode, whatever is done: the threshold itself.
+        assert run["value"] == run["final_return"] == 1.0
+        assert run["reached"] is True
+        assert run["evaluation"]["episode_return"] == [1.0, 1.0]
+        assert run["training"]["env_steps"][-1] == run["env_steps"]
+        assert f"seed={run['seed']}" in run["command"]
+
+
+def test_other_overrides_are_another_run():
+    run = {"seed": 0, "value": 1.0}
+    known = learning.known_runs({"variants": [{"overrides": "a=1", "runs": [run]}]})
+    assert known[("a=1", 0)] is run
+    assert ("a=2", 0) not in known
+    assert ("a=1", 1) not in known
+
+
+def _rows(*rows):
+    return [dict(zip(("env_steps", "episodes", "episode_return"), row)) for row in rows]
+
+
+def test_mean_returns_count_every_episode_once():
+    training = _rows((10, 100, 0.0), (90, 50, 7.0), (95, 1, 10.0), (100, 3, 20.0), (101, 0, None))
+    # (1·10 + 3·20) / 4
+    assert learning.mean_return(training, 90) == 17.5
+    assert learning.mean_return(training, 101) is None
+
+
+def test_thinned_curves_join_neighbouring_chunks():
+    training = _rows((10, 1, 10.0), (20, 3, 20.0), (30, 0, None), (40, 1, 5.0), (50, 1, 7.0))
+    curve = learning.thinned(training, max_points=2)
+    assert curve == {"env_steps": [20, 50], "episode_return": [17.5, 6.0]}
+    assert learning.thinned(_rows((10, 0, None)), max_points=2) == {"env_steps": [], "episode_return": []}
+
+
+def test_a_time_limit_interrupts_and_is_lifted():
+    with pytest.raises(KeyboardInterrupt), learning.time_limit(1):
+        time.sleep(30)
+    with learning.time_limit(None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "wall_seconds", "max_seconds", "accepted"),
+    [
+        ("completed", 5.0, None, True),
+        ("interrupted", 61.0, 60, True),
+        ("interrupted", 5.0, 60, False),
+        ("failed", 5.0, None, False),
+    ],
+)
+def test_only_whole_runs_are_results(tmp_path, status, wall_seconds, max_seconds, accepted):
+    result = {"status": status, "wall_seconds": wall_seconds, "env_steps": 10, "final_return": None}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    (tmp_path / "provenance.json").write_text(json.dumps({"command": "podracer train", "folder": "here"}))
+    (tmp_path / "metrics.jsonl").write_text("")
+    study = Study(title="", variants=(), max_seconds=max_seconds)
+    if accepted:
+        assert learning.summarise(tmp_path, study, 3)["seed"] == 3
+    else:
+        with pytest.raises(RuntimeError, match="seed 3"):
+            learning.summarise(tmp_path, study, 3)
