@@ -1,0 +1,88 @@
+"""Steps per second of a run, through its own runner, a piece at a time."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from podracer.build import Run
+from podracer.runner import Due
+
+
+class Piece(NamedTuple):
+    """A stretch of training, or of what it is compared with."""
+
+    env_steps: int
+    seconds: float  # of wall time
+    cpu_seconds: float  # of the process, over all its threads
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.env_steps / self.seconds
+
+    @property
+    def steps_per_cpu_second(self) -> float:
+        return self.env_steps / self.cpu_seconds
+
+
+class SteadyRun:
+    """A run that trains for as long as it is asked to and pauses in between."""
+
+    def __init__(self, run: Run):
+        """Compiles the run and makes its first updates, which no piece contains."""
+        self.compile_seconds = 0.0
+        self._updates = self._env_steps = 0
+        self._target = 1
+        # A snapshot is what a runner pauses for.
+        self._reports = run.runner.run(run.runner.init(), lambda updates: Due(self._target, snapshot=True))
+        self._advance(1)  # compiles
+        first = self._advance(2)
+        self._seconds_per_update = first.seconds / 2
+
+    def train(self, seconds: float) -> Piece:
+        """Trains for about so many seconds of wall time."""
+        updates = max(1, round(seconds / self._seconds_per_update))
+        piece = self._advance(updates)
+        self._seconds_per_update = piece.seconds / updates
+        return piece
+
+    def close(self) -> None:
+        """Ends the run; no thread of it is left."""
+        self._reports.close()
+
+    def _advance(self, updates: int) -> Piece:
+        self._target = self._updates + updates
+        env_steps, seconds, cpu = self._env_steps, 0.0, time.process_time()
+        for report in self._reports:
+            self._updates, self._env_steps = report.updates, report.env_steps
+            seconds += report.timings["train_seconds"]
+            self.compile_seconds += report.timings.get("compile_seconds", 0.0)
+            if report.snapshot is not None:
+                break
+        return Piece(self._env_steps - env_steps, seconds, time.process_time() - cpu)
+
+
+@contextlib.contextmanager
+def steady(run: Run, warm_up_seconds: float) -> Iterator[SteadyRun]:
+    """A run past its warm-up, ended on leaving."""
+    training = SteadyRun(run)
+    try:
+        training.train(warm_up_seconds)
+        yield training
+    finally:
+        training.close()
+
+
+def seconds_per_call(function: Callable[..., Any], *arguments: Any, seconds: float) -> float:
+    """The median time of a jitted call, over about `seconds`, compiling and two warm-up calls apart."""
+    for _ in range(2):
+        jax.block_until_ready(function(*arguments))
+    times: list[float] = []
+    ends = time.perf_counter() + seconds
+    while not times or time.perf_counter() < ends:
+        started = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2]
