@@ -29,23 +29,34 @@ _MAX_POINTS = 100
 _PROVENANCE = ("command", "started", "commit", "has_local_changes", "python", "system", "devices", "versions")
 
 
-def run_study(name: str, study: Study, out: Path, *, num_seeds: int, fresh: bool = False) -> dict[str, Any]:
-    """Runs what is missing of a study; its file is written after every run, its figure at the end."""
+def run_study(name: str, study: Study, out: Path, *, num_seeds: int, only: str = "", fresh: bool = False) -> None:
+    """Runs what is missing of a study; its file is written after every run, its figure at the end.
+
+    Args:
+      name: of the study, and of its files.
+      study: what to run.
+      out: folder of the files.
+      num_seeds: of every variant: 0, 1, ...
+      only: a part of the labels of the variants to run; the others keep the runs that they have.
+      fresh: whether to forget the runs in the file.
+    """
     path = out / f"{name}.json"
     known = {} if fresh or not path.exists() else known_runs(json.loads(path.read_text(encoding="utf-8")))
-    result = describe(name, study)
+    result = describe(name, study, known)
     for variant, described in zip(study.variants, result["variants"]):
+        done = {run["seed"] for run in described["runs"]}
         for seed in range(num_seeds):
-            run = known.get((described["overrides"], seed)) or run_seed(study, variant, seed)
+            if seed in done or only not in variant.label:
+                continue
+            run = run_seed(study, variant, seed)
             described["runs"].append(run)
             print(f"{name}: {variant.label}, seed {seed}: {run['value']} in {run['wall_seconds']:.0f} s", flush=True)
             write_json(path, result)
     plot_study(result, out / f"{name}.png")
-    return result
 
 
-def describe(name: str, study: Study) -> dict[str, Any]:
-    """A study's result before its first run."""
+def describe(name: str, study: Study, known: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """A study's result so far, with the runs that are known by their variant's overrides."""
     return {
         "study": name,
         "title": study.title,
@@ -53,15 +64,16 @@ def describe(name: str, study: Study) -> dict[str, Any]:
         "threshold": study.threshold,
         "max_seconds": study.max_seconds,
         "variants": [
-            {"label": variant.label, "overrides": shlex.join(variant.overrides), "runs": []}
+            {"label": variant.label, "overrides": overrides, "runs": list(known.get(overrides, ()))}
             for variant in study.variants
+            for overrides in [shlex.join(variant.overrides)]
         ],
     }
 
 
-def known_runs(result: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
-    """The runs of a result file by their overrides and seed."""
-    return {(variant["overrides"], run["seed"]): run for variant in result["variants"] for run in variant["runs"]}
+def known_runs(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of a result file by the overrides of their variant."""
+    return {variant["overrides"]: variant["runs"] for variant in result["variants"]}
 
 
 def run_seed(study: Study, variant: Variant, seed: int) -> dict[str, Any]:
@@ -141,6 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Runs learning studies, seed by seed.")
     parser.add_argument("--studies", default=",".join(STUDIES), help=f"some of {', '.join(STUDIES)}; all by default")
     parser.add_argument("--seeds", type=int, help="number of seeds; by default as many as a study has")
+    parser.add_argument("--only", default="", metavar="TEXT", help="run the variants with this in their label")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files and figures")
     parser.add_argument("--fresh", action="store_true", help="run again what is there")
     options = parser.parse_args()
@@ -150,8 +163,9 @@ def main() -> None:
         parser.error(f"there is no study {', '.join(unknown)}; choose from {', '.join(STUDIES)}")
     options.out.mkdir(parents=True, exist_ok=True)
     for name in names:
-        num_seeds = options.seeds or STUDIES[name].num_seeds
-        run_study(name, STUDIES[name], options.out, num_seeds=num_seeds, fresh=options.fresh)
+        study = STUDIES[name]
+        num_seeds = options.seeds or study.num_seeds
+        run_study(name, study, options.out, num_seeds=num_seeds, only=options.only, fresh=options.fresh)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ def test_one_preset_of_an_agent_serves_both_runners():
 def test_a_study_keeps_every_seed_and_runs_none_twice(tmp_path):
     learning.run_study("tiny", _TINY, tmp_path, num_seeds=1)
     first = json.loads((tmp_path / "tiny.json").read_text())["variants"][0]["runs"]
+    learning.run_study("tiny", _TINY, tmp_path, num_seeds=9, only="another variant")
     learning.run_study("tiny", _TINY, tmp_path, num_seeds=2)
     result = json.loads((tmp_path / "tiny.json").read_text())
     runs = result["variants"][0]["runs"]
@@ -60,12 +61,12 @@ def test_a_study_keeps_every_seed_and_runs_none_twice(tmp_path):
         assert f"seed={run['seed']}" in run["command"]
 
 
-def test_other_overrides_are_another_run():
+def test_runs_are_known_by_their_overrides():
     run = {"seed": 0, "value": 1.0}
     known = learning.known_runs({"variants": [{"overrides": "a=1", "runs": [run]}]})
-    assert known[("a=1", 0)] is run
-    assert ("a=2", 0) not in known
-    assert ("a=1", 1) not in known
+    variants = tuple(Variant(label=text, overrides=(text,)) for text in ("a=1", "a=2"))
+    described = learning.describe("study", Study(title="", variants=variants), known)
+    assert [variant["runs"] for variant in described["variants"]] == [[run], []]
 
 
 def _rows(*rows):
