@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -59,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.append(os.getcwd())
     try:
         return _COMMANDS[command](rest)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        for note in getattr(interrupt, "__notes__", ()):  # threads that did not stop
+            print(f"podracer: {note}", file=sys.stderr)
         return _INTERRUPTED
     except Exception as error:
         return _report(error)
@@ -71,6 +74,8 @@ def _train(arguments: list[str]) -> int:
 
         print(train_reference())
         return 0
+    # Who takes a machine away says so by SIGTERM: the run ends in order then, as it does with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     import hydra
     from hydra._internal.utils import get_args_parser
 
