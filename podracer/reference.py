@@ -25,7 +25,7 @@ examples:
   podracer train agent=impala runner=sebulba env=envpool/pong
   podracer train env=gymnax/breakout total_env_steps=1e7 agent.learning_rate=3e-4
   podracer train -m seed=0,1,2,3,4
-  podracer plan runner=sebulba topology=tpu-v3-2048 env.num_envs=65536
+  podracer plan runner=sebulba topology=tpu-v3-2048 env.num_envs=65536 total_env_steps=1e10
   podracer train agent=custom agent.make=my_agent:MyAgent agent.kwargs.learning_rate=1e-3
 """
 
