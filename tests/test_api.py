@@ -44,9 +44,9 @@ def rows(folder, kind="train"):
     return [line for line in lines if line["kind"] == kind]
 
 
-@RUNNERS
-def test_B29_saved_parameters_evaluate_exactly_as_they_did(runner, tmp_path):
-    result = train(tmp_path, *runner, *PPO, "agent.normalise_observations=true", "agent.learning_rate=0.01")
+def test_B29_saved_parameters_evaluate_exactly_as_they_did(tmp_path):
+    # Anakin's do in a fresh process: `tests/runners/test_processes.py`.
+    result = train(tmp_path, *SEBULBA, *PPO, "agent.normalise_observations=true", "agent.learning_rate=0.01")
     again = api.evaluate(tmp_path)
     last = rows(tmp_path, "evaluation")[-1]
     assert again["episode_return"] == result["final_return"] == last["episode_return"]
