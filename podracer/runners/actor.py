@@ -56,10 +56,15 @@ class ActorPrograms:
         def buffer(policy, actor_state, timestep):
             return empty_buffer(agent, policy, actor_state, timestep, agent.unroll_length)
 
+        def init(env_indices, key):
+            return agent.init_actor(key, env_indices, num_envs)
+
+        # With arguments that they do not use, `init` and `buffer` commit what they make to the actor's device, as
+        # what `act` returns is; otherwise `act` would be compiled again for the one and for the other.
         return ActorPrograms(
-            init=jax.jit(lambda env_indices, key: agent.init_actor(key, env_indices, num_envs)),
+            init=jax.jit(init, keep_unused=True),
             act=jax.jit(act, donate_argnums=4),
-            buffer=jax.jit(buffer),
+            buffer=jax.jit(buffer, keep_unused=True),
             split=jax.jit(lambda trajectory: split_batch(trajectory, parts)),
             compiling=threading.Lock(),
         )
