@@ -133,8 +133,6 @@ def _run(composed: "DictConfig", folder: Path, overrides: Sequence[str]) -> floa
         with contextlib.suppress(OSError):
             folder.rmdir()  # Hydra has made it; a run that is refused has put nothing in it
         raise
-    if result["status"] == "interrupted":
-        raise KeyboardInterrupt
     return result["final_return"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from podracer import api
 from podracer.build import Run
 from podracer.config import load_config, read_config
+from podracer.conversion import ConfigError
 from podracer.parallel.mesh import Plan
 from podracer.runners.evaluator import EvaluationResult
 from podracer.runners.sebulba import SebulbaConfig
@@ -219,3 +220,10 @@ def test_a_console_that_fails_is_no_reason_to_lose_the_result(monkeypatch, tmp_p
     error = run_double(monkeypatch, tmp_path, make_anakin())
     assert isinstance(error, OSError)
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "failed"
+
+
+def test_C04_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        api.train(load_config(["env=catch", "evaluation.num_episodes=0", "logger=quiet"]), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

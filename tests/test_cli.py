@@ -21,13 +21,14 @@ from podracer.provenance import record_run
 
 
 class TrainDouble:
-    """Records its calls; the seeds in `failures` raise."""
+    """Claims the run's folder as `train` does, and records its calls; the seeds in `failures` raise."""
 
     def __init__(self):
         self.calls = []  # (config, folder, working directory)
         self.failures = {}
 
-    def __call__(self, config, folder):
+    def __call__(self, config, folder, command):
+        record_run(config, folder, command)
         self.calls.append((config, folder, Path.cwd()))
         if config.seed in self.failures:
             raise self.failures[config.seed]

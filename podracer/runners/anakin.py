@@ -40,6 +40,10 @@ class AnakinConfig:
     updates_per_call: int | None = None
     """Updates a call of the compiled program, and so a row of metrics; None aims at one second a call."""
 
+    def __post_init__(self):
+        if self.updates_per_call is not None and self.updates_per_call < 1:
+            raise ValueError(f"runner.updates_per_call={self.updates_per_call} is too small; use at least 1, or null")
+
 
 class DeviceState(NamedTuple):
     """Everything that the compiled program carries."""
