@@ -1,6 +1,7 @@
 """Short runs that are recorded: every report, and how much was compiled before each."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ from podracer.runner import Due, Report
 from tests.contract.members import broken
 from tests.contract.tables import SMALL
 
-_COMPILATION = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/backend_compile_duration")
+_TRACED, _COMPILED = "/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/backend_compile_duration"
 
 
 class Recorded(NamedTuple):
     reports: list[Report]  # one an update; the first and the last have a snapshot, and those that were asked for
     compilations: list[int]  # events of tracing and compiling before each report
+    programs: Counter[str]  # how often each function was compiled
 
 
 def on_anakin(num_devices: int) -> tuple[str, ...]:
@@ -59,27 +61,30 @@ def record(
         return Due(min(end for end in ends if end > done), snapshot=True)
 
     reports, compilations = [], []
-    with counted_compilations() as count:
+    with counted_compilations() as (events, programs):
         for report in runner.run(runner.init(), due):
             reports.append(report)
-            compilations.append(count[0])
+            compilations.append(events.total())
             if report.updates in evaluate_at:
                 run.evaluate(report.snapshot, lambda: False)
     assert [report.updates for report in reports] == list(range(1, updates + 1))
-    return Recorded(reports, compilations)
+    return Recorded(reports, compilations, programs)
 
 
 @contextmanager
 def counted_compilations():
-    """Yields a list of one number: how often anything was traced or compiled, in any thread."""
-    count = [0]
+    """Counts what is traced and compiled in any thread: events by kind, and compilations by function."""
+    events, programs = Counter(), Counter()
 
     def listen(event: str, seconds: float, **kwargs: Any) -> None:
-        count[0] += event in _COMPILATION
+        if event in (_TRACED, _COMPILED):
+            events[event] += 1
+        if event == _COMPILED:
+            programs[kwargs["fun_name"]] += 1
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        yield count
+        yield events, programs
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
 

@@ -34,7 +34,9 @@ def test_anakin_equals_lockstep_sebulba(name, num_devices):
     sebulba = record((*AGENTS[name], *on_sebulba(num_devices)), double=fingerprinted)
     check_runs_are_equal(anakin, sebulba)
     check_compiled_once(anakin)
+    assert anakin.programs["jit(_chunk)"] == 1
     check_compiled_once(sebulba)
+    assert (sebulba.programs["jit(act)"], sebulba.programs["jit(update)"]) == (num_devices, 1)
 
 
 def test_a_runner_that_acts_with_old_parameters_is_rejected():
