@@ -2,7 +2,8 @@
 
     python experiments/learning.py --studies cartpole,catch --seeds 5
 
-A seed that a result file holds already, for the same overrides, is not run again; `--fresh` does.
+A seed that a result file holds already, for the same overrides, is not run again; after a change of a
+preset, `--fresh` does.
 """
 
 import argparse
