@@ -11,7 +11,7 @@ the last one are read, so that the devices never wait for the host.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,8 @@ from podracer.runner import Due, Report
 from podracer.runners.learn import learn, snapshot
 from podracer.runners.pacing import ChunkSizes
 from podracer.runners.unroll import ActorCarry, UnrollSums, example_trajectory, merge_sums, to_episodes, unroll_scan
-from podracer.runners.workers import Reports, Workers
-from podracer.types import Array, ArrayTree
+from podracer.runners.workers import Reports, Stopped, Workers
+from podracer.types import Array, ArrayTree, PolicySnapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,68 +91,8 @@ class Anakin:
         """Trains until the budget is spent; one report a call of the compiled program."""
         with Workers() as workers:
             reports: Reports[Report] = Reports(workers)
-            workers.start("anakin", lambda: self._work(state, due, reports))
+            workers.start("anakin", _Thread(self, state, due, reports).run)
             yield from reports
-
-    def _work(self, state: AnakinState, due: Callable[[int], Due], reports: Reports[Report]) -> None:
-        hyper = {name: np.float32(value) for name, value in hyper_parameters(self.agent).items()}
-        # On the mesh once, not from the first device at every call.
-        hyper, key = jax.device_put((hyper, run_key(self.plan.seed)), NamedSharding(self.mesh, REPLICATED))
-        device, updates, env_steps = state
-        started = time.monotonic()
-        program = self.program()
-        if not jax.config.jax_disable_jit:  # compiled ahead, so that it is timed apart
-            program = program.lower(hyper, device, np.int32(1), key).compile()
-        copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
-        take_snapshot = jax.jit(lambda state: snapshot(self.agent, state.learner, state.updates, self.plan.updates))
-        compile_seconds = time.monotonic() - started
-        sizes = ChunkSizes(self.config.updates_per_call)
-        pending: _Call | None = None
-        completed = time.monotonic()
-
-        def report(call: _Call) -> Report:
-            nonlocal env_steps, completed, compile_seconds
-            totals = jax.device_get(call.totals)  # waits for the call
-            now = time.monotonic()
-            seconds, completed = now - completed, now
-            sizes.record(call.num_updates, seconds)
-            env_steps += int(totals.unrolls.env_steps.sum(dtype="int64"))
-            timings = {"train_seconds": seconds, "compile_seconds": compile_seconds}
-            compile_seconds = 0.0
-            return Report(
-                updates=call.updates,
-                env_steps=env_steps,
-                metrics={name: float(value) / call.num_updates for name, value in totals.metrics.items()},
-                episodes=to_episodes(totals.unrolls),
-                timings=timings,
-                snapshot=call.snapshot,
-                state=None if call.state is None else AnakinState(call.state, call.updates, env_steps),
-            )
-
-        while updates < self.plan.updates:
-            upcoming = due(updates)
-            end = min(upcoming.updates, self.plan.updates)
-            num_updates = min(sizes.next(), end - updates)
-            updates += num_updates
-            device, totals = program(hyper, device, np.int32(num_updates), key)
-            is_due = updates == end
-            call = _Call(
-                updates,
-                num_updates,
-                totals,
-                take_snapshot(device) if is_due and upcoming.snapshot else None,
-                copy(device) if is_due and upcoming.state else None,
-            )
-            if pending is not None:
-                reports.send(report(pending))
-            pending = call
-            if call.snapshot is not None or call.state is not None:
-                # Whoever asked works on the same devices: training pauses, so that neither is timed with the other.
-                reports.send(report(pending), pause=True)
-                pending, completed = None, time.monotonic()
-        if pending is not None:
-            reports.send(report(pending))
-        reports.end()
 
     def program(self) -> Callable[..., tuple[DeviceState, Totals]]:
         """The jitted program: `(hyper, state, num_updates, key) -> (state, totals)`, the state donated."""
@@ -216,6 +156,88 @@ class _Call(NamedTuple):
 
     updates: int  # total at its end
     num_updates: int
-    totals: Any
-    snapshot: Any | None
-    state: Any | None
+    totals: Totals
+    snapshot: PolicySnapshot | None
+    state: DeviceState | None
+
+
+class _Thread:
+    """What compiles the program and calls it: `run` is the thread's target."""
+
+    def __init__(self, runner: Anakin, state: AnakinState, due: Callable[[int], Due], reports: Reports[Report]):
+        self._runner, self._due, self._reports = runner, due, reports
+        self._device, self._updates, self._env_steps = state
+        self._sizes = ChunkSizes(runner.config.updates_per_call)
+        self._completed = 0.0  # when the last call that was read had ended
+        self._compile_seconds = 0.0
+        total = runner.plan.updates
+        self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
+        self._take_snapshot = jax.jit(lambda s: snapshot(runner.agent, s.learner, s.updates, total))
+
+    def run(self) -> None:
+        """Calls the program until the budget is spent."""
+        program = self._compile()
+        pending: _Call | None = None
+        while self._updates < self._runner.plan.updates:
+            call = self._dispatch(program)
+            try:
+                if pending is not None:
+                    self._reports.send(self._read(pending))
+            except Stopped:
+                jax.block_until_ready(self._device)  # a process that exits while its devices compute may crash
+                raise
+            pending = call
+            if call.snapshot is not None or call.state is not None:
+                # Whoever asked works on the same devices: training pauses, so that neither is timed with the other.
+                self._reports.send(self._read(call), pause=True)
+                pending, self._completed = None, time.monotonic()
+        if pending is not None:
+            self._reports.send(self._read(pending))
+        self._reports.end()
+
+    def _compile(self) -> Callable[[DeviceState, int], tuple[DeviceState, Totals]]:
+        """Compiles ahead, so that it is timed apart, and puts the program's constant arguments in place."""
+        started = time.monotonic()
+        runner = self._runner
+        hyper = {name: np.float32(value) for name, value in hyper_parameters(runner.agent).items()}
+        # On the mesh once, not from the first device at every call.
+        hyper, key = jax.device_put((hyper, run_key(runner.plan.seed)), NamedSharding(runner.mesh, REPLICATED))
+        program = runner.program()
+        if not jax.config.jax_disable_jit:
+            program = program.lower(hyper, self._device, np.int32(1), key).compile()
+        self._completed = time.monotonic()
+        self._compile_seconds = self._completed - started
+        return lambda device, num_updates: program(hyper, device, np.int32(num_updates), key)
+
+    def _dispatch(self, program: Callable[[DeviceState, int], tuple[DeviceState, Totals]]) -> _Call:
+        due = self._due(self._updates)
+        end = min(due.updates, self._runner.plan.updates)
+        num_updates = min(self._sizes.next(), end - self._updates)
+        self._device, totals = program(self._device, num_updates)
+        self._updates += num_updates
+        is_due = self._updates == end
+        return _Call(
+            self._updates,
+            num_updates,
+            totals,
+            self._take_snapshot(self._device) if is_due and due.snapshot else None,
+            self._copy(self._device) if is_due and due.state else None,
+        )
+
+    def _read(self, call: _Call) -> Report:
+        """Waits for a call and reports it."""
+        totals = jax.device_get(call.totals)
+        now = time.monotonic()
+        seconds, self._completed = now - self._completed, now
+        self._sizes.record(call.num_updates, seconds)
+        self._env_steps += int(totals.unrolls.env_steps.sum(dtype="int64"))
+        compile_seconds, self._compile_seconds = self._compile_seconds, 0.0
+        return Report(
+            updates=call.updates,
+            env_steps=self._env_steps,
+            metrics={name: float(value) / call.num_updates for name, value in totals.metrics.items()},
+            episodes=to_episodes(totals.unrolls),
+            timings={"train_seconds": seconds, "compile_seconds": compile_seconds},
+            snapshot=call.snapshot,
+            state=None if call.state is None else AnakinState(call.state, call.updates, self._env_steps),
+        )

@@ -37,7 +37,7 @@ from podracer.runners.transport import (
     shard_over,
     trajectory_specs,
 )
-from podracer.runners.workers import Channel, Reports, Workers
+from podracer.runners.workers import Channel, Reports, Stopped, Workers
 from podracer.types import Array, ArrayTree, Trajectory
 
 # Of mode free: two updates may be under way, and the newest that has arrived is wanted.
@@ -212,6 +212,13 @@ class _Learner:
 
     def run(self) -> None:
         """Learns until the budget is spent."""
+        try:
+            self._run()
+        except Stopped:
+            jax.block_until_ready(self._device)  # a process that exits while its devices compute may crash
+            raise
+
+    def _run(self) -> None:
         publish = jax.jit(lambda state: self._runner._packed_snapshot(self._runner.agent, state))
         self._store.publish(self._updates, publish(self._device))
         total = self._runner.plan.updates
