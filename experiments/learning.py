@@ -64,6 +64,7 @@ def describe(name: str, study: Study, known: dict[str, list[dict[str, Any]]]) ->
         "measure": study.measure,
         "threshold": study.threshold,
         "max_seconds": study.max_seconds,
+        "columns": study.columns,
         "variants": [
             {"label": variant.label, "overrides": overrides, "runs": list(known.get(overrides, ()))}
             for variant in study.variants

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-_COLUMNS = 3
 _GRID_POINTS = 200
 
 
@@ -52,7 +51,7 @@ def plot_study(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     variants = result["variants"]
-    columns = min(_COLUMNS, len(variants))
+    columns = min(result["columns"], len(variants))
     rows = math.ceil(len(variants) / columns)
     size = (4.2 * columns, 2.9 * rows + 0.5)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharex=True, sharey=True)

@@ -28,6 +28,8 @@ class Study:
     num_seeds: int = 5
     max_seconds: int | None = None
     """A run is interrupted after this many seconds of wall time."""
+    columns: int = 2
+    """Of panels in the figure."""
 
 
 def _both_runners(*env: str, sebulba_env: tuple[str, ...] | None = None) -> tuple[Variant, ...]:
@@ -73,6 +75,7 @@ STUDIES = {
         title="A cue to be remembered (probe/memory)",
         variants=_memory(),
         threshold=0.95,
+        columns=3,
     ),
     "breakout": Study(
         title="Breakout-MinAtar, 10M steps",

@@ -34,7 +34,7 @@ def test_a_figure_shows_every_variant_and_seed(tmp_path):
 
     curve = {"env_steps": [10, 20], "episode_return": [0.0, 1.0]}
     variants = [{"label": f"variant {i}", "runs": [{"evaluation": curve, "training": curve}] * 2} for i in range(4)]
-    result = {"title": "A study", "measure": "final", "threshold": 0.5, "variants": variants}
+    result = {"title": "A study", "measure": "final", "threshold": 0.5, "columns": 3, "variants": variants}
     plot_study(result, tmp_path / "study.png")
     image = plt.imread(tmp_path / "study.png")
     assert image.std() > 0.01
