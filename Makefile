@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: train test
 
 train: $(INSTALLED)
-	$(BIN)/podracer train
+	$(BIN)/podracer train experiment=ppo
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .
