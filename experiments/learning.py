@@ -44,6 +44,7 @@ def run_study(name: str, study: Study, out: Path, *, num_seeds: int, only: str =
     path = out / f"{name}.json"
     known = {} if fresh or not path.exists() else known_runs(json.loads(path.read_text(encoding="utf-8")))
     result = describe(name, study, known)
+    write_json(path, result)
     for variant, described in zip(study.variants, result["variants"]):
         done = {run["seed"] for run in described["runs"]}
         for seed in range(num_seeds):
