@@ -14,6 +14,8 @@ from podracer.agent import Agent
 from podracer.config import load_config
 from podracer.parallel import collectives
 from podracer.runner import Due, Report
+from podracer.runners.sebulba import Sebulba
+from podracer.runners.unroll import example_trajectory
 from tests.contract.members import broken
 from tests.contract.tables import SMALL
 
@@ -54,7 +56,11 @@ def record(
     config = load_config([*SMALL, *overrides, f"total_env_steps={updates * 8 * 6}"])
     run = build.build(config)
     assert run.plan.updates == updates
-    runner = dataclasses.replace(run.runner, agent=double(run.runner.agent))
+    agent = double(run.runner.agent)
+    runner = dataclasses.replace(run.runner, agent=agent)
+    if isinstance(runner, Sebulba):
+        example = example_trajectory(agent, agent.spec, run.plan.num_envs, run.plan.envs_per_learner)
+        runner = dataclasses.replace(runner, example=example)
     ends = (1, *evaluate_at, updates)
 
     def due(done: int) -> Due:

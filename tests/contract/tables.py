@@ -64,12 +64,18 @@ AGENTS = {
 FEEDFORWARD_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-feedforward", "-gru"))]
 NORMALISED_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-normalised", "-gru"))]
 
+_SEBULBA = ("runner=sebulba", "runner.updates_per_report=1")
+_FOUR_ACTORS = ("runner.threads_per_device=2", "mesh.actor_ids=[0,1]", "mesh.learner_ids=[2,3]")
+_ONE_ACTOR = ("runner.threads_per_device=1", "mesh.actor_ids=[0]", "mesh.learner_ids=[1,2]")
+
+# All with two learner devices.
 RUNNERS = {
-    "anakin": ("runner=anakin",),
-    "lockstep": ("runner=sebulba", "runner.mode=lockstep"),
-    "fixed_lag": ("runner=sebulba", "runner.mode=fixed_lag"),
-    "free": ("runner=sebulba", "runner.mode=free"),
-    "free_each_step": ("runner=sebulba", "runner.mode=free", "runner.refresh=step"),
+    "anakin": ("runner=anakin", "runner.updates_per_call=1", "mesh.learner=2"),
+    "lockstep": (*_SEBULBA, "runner.mode=lockstep", *_FOUR_ACTORS),
+    "fixed_lag": (*_SEBULBA, "runner.mode=fixed_lag", *_FOUR_ACTORS),
+    "fixed_lag_one_actor": (*_SEBULBA, "runner.mode=fixed_lag", *_ONE_ACTOR),
+    "free": (*_SEBULBA, "runner.mode=free", *_FOUR_ACTORS),
+    "free_each_step": (*_SEBULBA, "runner.mode=free", "runner.refresh=step", *_FOUR_ACTORS),
 }
 
 REPLAYS = {"on_policy": ("replay=on_policy",)}

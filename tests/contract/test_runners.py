@@ -1,13 +1,16 @@
 """The runners: Anakin and lockstep Sebulba are the same run, and both compile once."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.contract.continuity import ContinuityAgent
 from tests.contract.members import broken
 from tests.contract.runs import Recorded, fingerprinted, on_anakin, on_sebulba, record
-from tests.contract.tables import AGENTS, ENVS, FEEDFORWARD_AND_RECURRENT
+from tests.contract.tables import AGENTS, ENVS, FEEDFORWARD_AND_RECURRENT, RUNNERS
 
 
 def check_runs_are_equal(first: Recorded, second: Recorded) -> None:
@@ -20,6 +23,13 @@ def check_runs_are_equal(first: Recorded, second: Recorded) -> None:
     leaves = [jax.tree.leaves(run.reports[-1].snapshot.params) for run in (first, second)]
     for a, b in zip(*leaves, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def check_continuity(run: Recorded) -> None:
+    """Memory, columns and versions of every step are what they have to be."""
+    for report in run.reports:
+        errors = {name: value for name, value in report.metrics.items() if name.endswith("_errors")}
+        assert errors and not any(errors.values()), (report.updates, errors)
 
 
 def check_compiled_once(run: Recorded, warm_up: int = 1) -> None:
@@ -79,3 +89,25 @@ def test_an_agent_whose_memory_changes_its_type_is_rejected():
     wrong = record(overrides, double=lambda agent: broken(agent, init_actor=init_actor, act=act, update=update))
     with pytest.raises(AssertionError):
         check_compiled_once(wrong)
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_memory_columns_and_versions_go_on_from_unroll_to_unroll(name):
+    run = record(("agent=ppo", *ENVS["counter"], *RUNNERS[name]), updates=6, double=ContinuityAgent.like)
+    check_continuity(run)
+    check_compiled_once(run)
+    lags = [report.metrics["lag"] for report in run.reports]
+    if name in ("anakin", "lockstep"):
+        assert lags == [0.0] * 6
+    elif name.startswith("fixed_lag"):
+        assert lags == [0.0] + [1.0] * 5
+    else:
+        assert min(lags) >= 0.0
+
+
+@pytest.mark.parametrize("fault", ["forgets_resets", "shifts_columns"])
+def test_an_agent_that_loses_its_memory_or_place_is_rejected(fault):
+    double = functools.partial(ContinuityAgent.like, fault=fault)
+    wrong = record(("agent=ppo", *ENVS["counter"], *RUNNERS["anakin"]), updates=2, double=double)
+    with pytest.raises(AssertionError):
+        check_continuity(wrong)

@@ -1,0 +1,60 @@
+"""Every file under `configs/` makes a run: an environment, an agent, a plan, and the shapes of all it will hold."""
+
+import jax
+import pytest
+
+from podracer import build
+from podracer.config import load_config
+from podracer.locations import config_files
+from podracer.parallel.mesh import Topology
+
+OPTIONS = [option for option, _ in config_files() if "/" in option]
+# What a file leaves to the user, or needs beside it.
+IMAGES = ["env=custom_jax", "env.make=tests.contract.custom_parts:Images"]
+GIVEN = {
+    "agent/custom": ["agent.make=podracer.agents.ppo:PPO"],
+    "env/custom_jax": ["env.make=tests.contract.custom_parts:Images"],
+    "env/custom_host": ["env.make=tests.contract.custom_parts:make_cartpole"],
+    "env/envpool": ["env.id=CartPole-v1"],
+    "env/gymnasium": ["env.id=CartPole-v1"],
+    "env/gymnax": ["env.id=CartPole-v1"],
+    "network/impala_resnet": IMAGES,
+    "network/minatar_cnn": IMAGES,
+    "network/nature_cnn": IMAGES,
+}
+
+
+def overrides(option: str) -> list[str]:
+    group, _, name = option.partition("/")
+    return [f"{group}={name}", *GIVEN.get(option, [])]
+
+
+def make_plan(option: str, *more: str) -> None:
+    config = load_config([*overrides(option), *more])
+    if config.env.suite in build.HOST_SUITES and config.runner.name == "anakin":
+        config = load_config([*overrides(option), "runner=sebulba", *more])
+    topology = Topology(devices_per_host=1)
+    # The library's own code relies on rank promotion in places.
+    with jax.numpy_rank_promotion("allow"):
+        plan, _ = build.build_plan(config, build.build_environments(config), topology)
+    assert plan.updates > 0
+    assert all(size >= 0 for size in plan.memory.values())
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_contract_viii_every_file_makes_a_run(option):
+    make_plan(option)
+
+
+@pytest.mark.parametrize(
+    ("option", "override"),
+    [
+        ("experiment/ppo", "agent.num_minibatches=7"),  # does not divide
+        ("env/gymnax/cartpole", "env.id=CartPole-v7"),
+        ("env/gymnax/pendulum", "agent=pqn"),  # continuous actions
+        ("network/nature_cnn", "env=gymnax/cartpole"),  # no images
+    ],
+)
+def test_files_that_make_no_run_are_rejected(option, override):
+    with pytest.raises(ValueError):
+        make_plan(option, override)
