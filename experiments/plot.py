@@ -1,5 +1,7 @@
 """Figures of learning studies: every seed thin, their mean bold, the threshold dashed.
 
+Blue is what the threshold is for: evaluation, or training, which is grey otherwise.
+
 python experiments/plot.py experiments/results/cartpole.json
 """
 
@@ -63,8 +65,9 @@ def plot_study(result: dict[str, Any], path: Path) -> None:
     for axis in axes[-1]:
         axis.set_xlabel("environment steps")
     for axis in axes[:, 0]:
-        axis.set_ylabel(f"{kind} return")
-    figure.suptitle(result["title"])
+        axis.set_ylabel("return")
+    colours = "blue: training" if kind == "training" else "blue: greedy evaluation, grey: training"
+    figure.suptitle(f"{result['title']}\n{colours}", fontsize=11)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -73,6 +76,9 @@ def plot_study(result: dict[str, Any], path: Path) -> None:
 def _draw(axis, variant: dict[str, Any], kind: str, threshold: float | None) -> None:
     """One panel: nothing is drawn past the shortest seed's end but that seed's own thin line."""
     curves = [(run[kind]["env_steps"], run[kind]["episode_return"]) for run in variant["runs"]]
+    if kind != "training":
+        for run in variant["runs"]:
+            axis.plot(run["training"]["env_steps"], run["training"]["episode_return"], color="0.75", linewidth=0.6)
     for x, y in curves:
         axis.plot(x, y, color="tab:blue", linewidth=0.8, alpha=0.6)
     if len(curves) > 1:
