@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from podracer import build
+from podracer.agents import parts
 from podracer.config import load_config
 from podracer.runner import Due
 from podracer.types import PolicySnapshot
@@ -71,6 +72,18 @@ def test_a_constant_reward(agent):
 def test_A01_A03_a_truncated_episode_bootstraps(agent):
     # As true ends the cuts after five steps would give at most (1 - .8⁵) / (1 - .8) = 3.36.
     assert learn(agent, "truncated").value(0.0) == pytest.approx(1 / (1 - GAMMA), abs=0.3)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_A01_an_agent_that_takes_a_truncation_for_a_true_end_is_found_out(agent, monkeypatch):
+    transitions = parts.transitions
+
+    def wrong(steps, statistics):
+        reward, discount, valid = transitions(steps, statistics)
+        return parts.Transitions(reward, discount * ~steps.timestep.is_last[1:], valid)
+
+    monkeypatch.setattr(parts, "transitions", wrong)
+    assert learn(agent, "truncated").value(0.0) < 3.4
 
 
 @pytest.mark.parametrize("agent", AGENTS)
