@@ -56,8 +56,7 @@ class Member:
             actor_state = self.agent.init_actor(ACT_KEY, jnp.arange(NUM_ENVS, dtype=jnp.int32), NUM_ENVS)
             learner_state = self.agent.init_learner(jax.random.key(0))
             # Policies begin near uniform: away from there, a wrong input makes a difference.
-            params = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size) + 1.0).reshape(x.shape),
-                                  learner_state.trained.params)  # fmt: skip
+            params = jax.tree.map(_nudge, learner_state.trained.params)
             learner_state = learner_state._replace(trained=learner_state.trained._replace(params=params))
             return learner_state, ActorCarry(env_state, timestep, actor_state)
 
@@ -112,6 +111,10 @@ def make_member(overrides: tuple[str, ...], double: Callable[[Agent], Agent] = l
 def member(name: str) -> Member:
     """The row of `AGENTS`."""
     return make_member(AGENTS[name])
+
+
+def _nudge(x: Array) -> Array:
+    return x + 0.3 * jnp.cos(jnp.arange(x.size) + 1.0).reshape(x.shape)
 
 
 def to_batch(trajectory: Trajectory) -> Batch:
