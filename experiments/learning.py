@@ -12,6 +12,7 @@ import json
 import shlex
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,11 @@ def run_seed(study: Study, variant: Variant, seed: int) -> dict[str, Any]:
     overrides = [*variant.overrides, f"seed={seed}", "logger=quiet"]
     with tempfile.TemporaryDirectory() as folder:
         config = podracer.load_config(overrides)
+        started = time.monotonic()
         with contextlib.suppress(KeyboardInterrupt), time_limit(study.max_seconds):
             podracer.train(config, Path(folder), ["podracer", "train", *overrides])
-        return summarise(Path(folder), study, seed)
+        out_of_time = study.max_seconds is not None and time.monotonic() - started >= study.max_seconds
+        return summarise(Path(folder), study, seed, out_of_time=out_of_time)
 
 
 @contextlib.contextmanager
@@ -105,15 +108,20 @@ def time_limit(seconds: int | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def summarise(folder: Path, study: Study, seed: int) -> dict[str, Any]:
+def summarise(folder: Path, study: Study, seed: int, *, out_of_time: bool = False) -> dict[str, Any]:
     """Reads the folder of a run: its result, its curves, and whether it reached the threshold.
 
+    Args:
+      folder: of the run.
+      study: that the run belongs to.
+      seed: of the run.
+      out_of_time: whether the run was interrupted because the study's time was up.
+
     Raises:
-      RuntimeError: the run failed, or was interrupted before the study's time was up.
+      RuntimeError: the run failed, or was interrupted before its time was up.
     """
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    in_time = study.max_seconds is None or result["wall_seconds"] < study.max_seconds
-    if result["status"] != "completed" and in_time:
+    if result["status"] != "completed" and not (result["status"] == "interrupted" and out_of_time):
         raise RuntimeError(f"the run of seed {seed} is {result['status']}, so the study ends here")
     provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

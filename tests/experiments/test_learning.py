@@ -95,22 +95,31 @@ def test_a_time_limit_interrupts_and_is_lifted():
 
 
 @pytest.mark.parametrize(
-    ("status", "wall_seconds", "max_seconds", "accepted"),
+    ("status", "out_of_time", "accepted"),
     [
-        ("completed", 5.0, None, True),
-        ("interrupted", 61.0, 60, True),
-        ("interrupted", 5.0, 60, False),
-        ("failed", 5.0, None, False),
+        ("completed", False, True),
+        ("interrupted", True, True),
+        ("interrupted", False, False),
+        ("failed", False, False),
+        ("failed", True, False),
     ],
 )
-def test_only_whole_runs_are_results(tmp_path, status, wall_seconds, max_seconds, accepted):
-    result = {"status": status, "wall_seconds": wall_seconds, "env_steps": 10, "final_return": None}
+def test_only_whole_runs_are_results(tmp_path, status, out_of_time, accepted):
+    result = {"status": status, "wall_seconds": 5.0, "env_steps": 10, "final_return": None}
     (tmp_path / "result.json").write_text(json.dumps(result))
     (tmp_path / "provenance.json").write_text(json.dumps({"command": "podracer train", "folder": "here"}))
     (tmp_path / "metrics.jsonl").write_text("")
-    study = Study(title="", variants=(), max_seconds=max_seconds)
+    study = Study(title="", variants=())
     if accepted:
-        assert learning.summarise(tmp_path, study, 3)["seed"] == 3
+        assert learning.summarise(tmp_path, study, 3, out_of_time=out_of_time)["seed"] == 3
     else:
         with pytest.raises(RuntimeError, match="seed 3"):
-            learning.summarise(tmp_path, study, 3)
+            learning.summarise(tmp_path, study, 3, out_of_time=out_of_time)
+
+
+def test_a_study_ends_its_runs_when_their_time_is_up():
+    endless = (*_TINY.variants[0].overrides, "total_env_steps=1_000_000_000", "evaluation.num_evaluations=0")
+    study = Study(title="", variants=(), measure="last_tenth", max_seconds=5)
+    run = learning.run_seed(study, Variant(label="ppo", overrides=endless), 0)
+    assert run["status"] == "interrupted"
+    assert run["reached"] is None
