@@ -121,8 +121,6 @@ def _replace_params(params: Any, config: EnvConfig, env_id: str) -> Any:
             raise ValueError(
                 f"env.time_limit={config.time_limit} contradicts env.params.{_LIMIT}={values[_LIMIT]}; give one of them"
             )
-        if config.time_limit < 1:
-            raise ValueError(f"env.time_limit={config.time_limit} must be at least 1")
         values[_LIMIT] = config.time_limit
     if not values:
         return params

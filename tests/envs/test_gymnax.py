@@ -153,7 +153,6 @@ def test_kwargs_and_params_arrive():
         (config("CartPole-v1", params={"gravty": 1.0}), r"env\.params\.gravty.*'gravity'"),
         (config("DeepSea-bsuite", kwargs={"rows": 4}), r"env\.kwargs=\{'rows': 4\}.*DeepSea-bsuite.*'rows'"),
         (config("CartPole-v1", time_limit=5, params={"max_steps_in_episode": 6}), r"env\.time_limit=5 contradicts.*6"),
-        (config("CartPole-v1", time_limit=0), r"env\.time_limit=0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):
