@@ -23,6 +23,7 @@ from podracer.parallel.plan_table import to_json, to_table
 from podracer.parallel.topologies import local_topology
 from podracer.policy import Policy
 from podracer.provenance import record_run
+from podracer.randomness import run_key
 from podracer.runners.learn import snapshot
 from podracer.runners.workers import call_in_worker
 from podracer.types import Key, PolicySnapshot
@@ -123,7 +124,7 @@ def _restore(config: Config, folder: Path) -> tuple[Agent, Environments, PolicyS
     def example(key: Key) -> PolicySnapshot:
         return snapshot(agent, agent.init_learner(key), jnp.int32(0), 1)
 
-    return agent, environments, checkpoint.restore_policy(folder, jax.eval_shape(example, jax.random.key(0)))
+    return agent, environments, checkpoint.restore_policy(folder, jax.eval_shape(example, run_key(0)))
 
 
 def _print_plan(plan: Plan) -> None:

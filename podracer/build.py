@@ -126,7 +126,7 @@ def build_agent(config: Config, environments: Environments, platform: str) -> Ag
     """
     network = resolve_platform(config.network, platform)
     agent = config.agent.build(spec=environments.spec, network=network)
-    jax.eval_shape(agent.init_learner, jax.random.key(0))  # where networks refuse spaces
+    jax.eval_shape(agent.init_learner, run_key(0))  # where networks refuse spaces
     return agent
 
 
@@ -194,12 +194,12 @@ def _evaluation_threads() -> int:
 def _memory(run_plan: Plan, agent: Agent, environments: Environments) -> dict[str, int]:
     """Bytes a device, from the shapes of what it will hold."""
     agent = dataclasses.replace(agent, axis_name=None)
-    learner_state = jax.eval_shape(agent.init_learner, jax.random.key(0))
+    learner_state = jax.eval_shape(agent.init_learner, run_key(0))
     trajectory = example_trajectory(agent, environments.spec, run_plan.num_envs, run_plan.envs_per_actor)
     held: tuple[Any, ...] = (trajectory.actor_state,)
     if run_plan.runner == "anakin":
         reset: Callable = lambda key: environments.batched.reset(key, run_plan.envs_per_actor)  # noqa: E731
-        held += (jax.eval_shape(reset, jax.random.key(0)),)
+        held += (jax.eval_shape(reset, run_key(0)),)
     return memory(
         run_plan,
         learner_state=learner_state,

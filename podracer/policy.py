@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer.agent import Agent
+from podracer.randomness import run_key
 from podracer.spaces import to_env_action
 from podracer.types import Array, ArrayTree, PolicySnapshot, StepType, TimeStep
 
@@ -44,7 +45,7 @@ class Policy:
         starts = self._state is None
         if starts:
             indices = jnp.arange(batch_size, dtype=jnp.int32)
-            self._state = self._agent.init_actor(jax.random.key(seed), indices, batch_size)
+            self._state = self._agent.init_actor(run_key(seed), indices, batch_size)
         if is_first is None:
             is_first = np.full(batch_size, starts)
         timestep = TimeStep(
@@ -53,7 +54,7 @@ class Policy:
             discount=np.ones(batch_size, np.float32),
             observation=observation,
         )
-        key = jax.random.fold_in(jax.random.key(seed), self._calls)
+        key = jax.random.fold_in(run_key(seed), self._calls)
         self._calls += 1
         self._state, action = self._act(self._snapshot, self._state, timestep, key, greedy=greedy)
         return to_env_action(self._agent.spec.action, np.asarray(action), np)

@@ -9,6 +9,7 @@ import enum
 import jax
 import numpy as np
 
+from podracer.threefry import THREEFRY
 from podracer.types import Array, Key
 
 
@@ -24,7 +25,8 @@ class Role(enum.IntEnum):
 
 
 def run_key(seed: int) -> Key:
-    return jax.random.key(seed)
+    """`[]` typed key. Draws are those of `jax.random.key(seed)`; keys made without `impl` are of another type."""
+    return jax.random.key(seed, impl=THREEFRY)
 
 
 def shard_key(key: Key, role: Role, shard: Array | int) -> Key:

@@ -8,6 +8,7 @@ import numpy as np
 
 from podracer.envs.autoreset import AutoReset
 from podracer.envs.base import JaxEnv
+from podracer.randomness import run_key
 from podracer.spaces import ACTION_MASK, ActionSpace, Box, Discrete, check_observation
 from podracer.types import Array, ArrayTree, Key, TimeStep
 
@@ -32,7 +33,7 @@ def check_env(env: JaxEnv, num_steps: int = 8, num_envs: int = 4) -> None:
     who, spec = env.spec.id, env.spec
     if isinstance(spec.action, Box) and not spec.action.is_bounded:
         raise ValueError(f"{who}'s actions are unbounded: Box({spec.action.low}, {spec.action.high}); bound them")
-    key = jax.random.key(0)
+    key = run_key(0)
     state, first = jax.eval_shape(env.reset, key)
     action = jax.eval_shape(lambda: random_actions(spec.action, key, ()))
     next_state, later = jax.eval_shape(env.step, key, state, action)

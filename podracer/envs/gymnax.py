@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer.envs.base import EnvConfig, restart, transition
+from podracer.randomness import run_key
 from podracer.spaces import Box, Discrete, EnvSpec, to_env_action
 from podracer.suggest import did_you_mean
 from podracer.types import Array, ArrayTree, Key, TimeStep
@@ -101,7 +102,7 @@ def from_gymnax(env: Any, params: Any, config: EnvConfig, env_id: str) -> Gymnax
       env_id: what it is called.
     """
     params = _replace_params(params, config, env_id)
-    observation, _ = jax.eval_shape(lambda key: env.reset_env(key, params), jax.random.key(0))
+    observation, _ = jax.eval_shape(lambda key: env.reset_env(key, params), run_key(0))
     limit = getattr(params, _LIMIT, None)
     longest = _LONGEST_EPISODE[env_id](env, params) if env_id in _LONGEST_EPISODE else None
     spec = EnvSpec(

@@ -11,6 +11,7 @@ import numpy as np
 
 from podracer.agent import Agent
 from podracer.envs.base import BatchedEnv
+from podracer.randomness import run_key
 from podracer.runner import Episodes
 from podracer.spaces import EnvSpec, zeros
 from podracer.types import (
@@ -50,7 +51,7 @@ def empty_buffer(
 ) -> Step:
     """Makes the zeros that an unroll is recorded into, `[T+1, B, ...]`."""
     timestep = timestep._replace(extras=())
-    _, output = jax.eval_shape(agent.act, policy, actor_state, timestep, jax.random.key(0))
+    _, output = jax.eval_shape(agent.act, policy, actor_state, timestep, run_key(0))
     step = Step(timestep, output.action, output.extras)
     return jax.tree.map(lambda leaf: jnp.zeros((unroll_length + 1, *leaf.shape), leaf.dtype), step)
 
@@ -66,7 +67,7 @@ def example_trajectory(agent: Agent, spec: EnvSpec, num_envs: int, batch_size: i
         timestep = TimeStep(batch.astype(jnp.int8), batch, batch, zeros(spec.observation, (batch_size,)))
         return Trajectory(empty_buffer(agent, policy, actor_state, timestep, agent.unroll_length), actor_state)
 
-    return jax.eval_shape(make, jax.random.key(0))
+    return jax.eval_shape(make, run_key(0))
 
 
 def act_and_record(
