@@ -49,6 +49,7 @@ CASES = {
             "agent.learning_rate=1e-4",
             "network=mlp",
             "network.hidden_sizes=[256]",
+            "network.activation=relu",
             *_ALWAYS,
         )
     ),

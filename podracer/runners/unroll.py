@@ -111,17 +111,17 @@ def unroll_scan(
     buffer = empty_buffer(agent, policy, carry.actor_state, carry.timestep, agent.unroll_length)
 
     def step(state, inputs):
-        (env_state, timestep, actor_state), buffer, sums = state
+        (env_state, timestep, actor_state), buffer = state
         t, act_key, env_key = inputs
         actor_state, action, buffer = act_and_record(agent, policy, actor_state, timestep, buffer, t, act_key)
         env_state, timestep = env.step(env_key, env_state, action)
-        return (ActorCarry(env_state, timestep, actor_state), buffer, _add_ended(sums, timestep.extras)), None
+        return (ActorCarry(env_state, timestep, actor_state), buffer), timestep.extras
 
     length = agent.unroll_length
     inputs = jnp.arange(length), act_keys[:length], env_keys[:length]
-    (end, buffer, sums), _ = jax.lax.scan(step, (carry, buffer, _no_sums()), inputs)
+    (end, buffer), episodes = jax.lax.scan(step, (carry, buffer), inputs)
     _, _, steps = act_and_record(agent, policy, end.actor_state, end.timestep, buffer, length, act_keys[length])
-    return end, Trajectory(steps, carry.actor_state), sums._replace(env_steps=count_env_steps(steps))
+    return end, Trajectory(steps, carry.actor_state), _sum_ended(episodes, count_env_steps(steps))
 
 
 def count_env_steps(steps: Step) -> Array:
@@ -150,19 +150,14 @@ def merge_sums(first: UnrollSums, second: UnrollSums) -> UnrollSums:
     )
 
 
-def _no_sums() -> UnrollSums:
-    zero = jnp.zeros((), jnp.int32)
-    return UnrollSums(zero, zero, jnp.zeros(()), zero, jnp.full((), jnp.inf), jnp.full((), -jnp.inf))
-
-
-def _add_ended(sums: UnrollSums, episode: EpisodeStatistics) -> UnrollSums:
+def _sum_ended(episode: EpisodeStatistics, env_steps: Array) -> UnrollSums:
+    """Sums `[T, B]` statistics over the episodes that ended; once an unroll, as six sums a step would cost more."""
     ended = episode.ended
-    step = UnrollSums(
-        env_steps=jnp.zeros((), jnp.int32),
+    return UnrollSums(
+        env_steps=env_steps,
         episodes=jnp.sum(ended, dtype=jnp.int32),
         return_sum=jnp.sum(jnp.where(ended, episode.episode_return, 0.0)),
         length_sum=jnp.sum(jnp.where(ended, episode.episode_length, 0), dtype=jnp.int32),
         return_min=jnp.min(jnp.where(ended, episode.episode_return, jnp.inf)),
         return_max=jnp.max(jnp.where(ended, episode.episode_return, -jnp.inf)),
     )
-    return merge_sums(sums, step)
