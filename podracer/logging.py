@@ -5,15 +5,18 @@ one before it: an evaluation belongs to the parameters it was made with, not to 
 """
 
 import contextlib
+import functools
+import importlib.util
 import json
 import math
 import numbers
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from podracer.conversion import ConfigError
 
 if TYPE_CHECKING:
     from podracer.runner import Report
@@ -40,6 +43,26 @@ class LoggerConfig:
 
     tensorboard: bool = True
     """Whether to write TensorBoard events into the run's folder."""
+    csv: bool = False
+    """Whether to write `metrics_train.csv` and `metrics_evaluation.csv`, one column a metric."""
+    wandb: bool = False
+    """Whether to log to Weights & Biases: pip install 'podracer[wandb]'."""
+    wandb_project: str = "podracer"
+    """Project of the W&B run."""
+    wandb_entity: str | None = None
+    """User or team that the W&B run belongs to; null is your default one."""
+    wandb_group: str | None = None
+    """Groups W&B runs, such as those of a sweep."""
+    wandb_mode: Literal["auto", "online", "offline"] = "auto"
+    """Whether W&B uploads, or writes files into the run's folder for `wandb sync`; auto: as WANDB_MODE says."""
+    mlflow: bool = False
+    """Whether to log to MLflow: pip install 'podracer[mlflow]'."""
+    mlflow_uri: str | None = None
+    """Tracking server or store of MLflow; null is a file store in the run's folder, `mlruns/`."""
+    mlflow_experiment: str = "podracer"
+    """Experiment of the MLflow run; it is made if it is not there."""
+    fail_on_error: bool = False
+    """Whether a failing logger ends the run; otherwise it is told of once and dropped. `metrics.jsonl` always does."""
     console: Literal["auto", "live", "plain", "none"] = "auto"
     """What the terminal shows: a live panel, plain lines, nothing; auto: live on a terminal, plain elsewhere."""
     console_period_seconds: float = 5.0
@@ -72,17 +95,73 @@ class Logger(Protocol):
         ...
 
 
-def make_logger(config: LoggerConfig, folder: Path, *, is_writer: bool) -> Logger:
+def check_installed(config: LoggerConfig) -> None:
+    """Refuses loggers whose package is not there.
+
+    Raises:
+      ConfigError: naming the extra to install.
+    """
+    for name in ("wandb", "mlflow"):
+        # A mere folder of that name, such as W&B's own files, can be imported, too, but has no origin.
+        spec = importlib.util.find_spec(name) if getattr(config, name) else None
+        if getattr(config, name) and (spec is None or spec.origin is None):
+            raise ConfigError(f"logger.{name}=true needs a package that is missing: pip install 'podracer[{name}]'")
+
+
+def make_logger(config: LoggerConfig, folder: Path, *, is_writer: bool, resume_updates: int | None = None) -> Logger:
     """Makes the loggers of a run.
 
     Args:
       config: which ones.
-      folder: the run's folder.
+      folder: the run's folder. Trackers take their parameters from its `config.yaml`.
       is_writer: True in the one process of a run that writes files; the others log nowhere.
+      resume_updates: updates behind the checkpoint that the run goes on from, None for a new run. Rows that
+        were written after it are dropped, since they are about to come again.
+
+    Raises:
+      ConfigError: a logger's package is missing.
+      OSError: `metrics.jsonl` cannot be written.
     """
+    from podracer.loggers.jsonl import JsonLines
+    from podracer.loggers.several import Expendable, Multi
+
     if not is_writer:
         return Multi([])
-    return Multi([JsonLines(folder / "metrics.jsonl")] + ([TensorBoard(folder)] if config.tensorboard else []))
+    check_installed(config)
+    rows = JsonLines(folder / "metrics.jsonl", resume_updates)
+    resume_env_steps = None if resume_updates is None else rows.last_env_steps
+    loggers: list[Logger] = [rows]
+    with contextlib.ExitStack() as opened:
+        opened.callback(lambda: Multi(loggers).close("failed"))
+        for name in [name for name in ("csv", "tensorboard", "wandb", "mlflow") if getattr(config, name)]:
+            make = functools.partial(_make, name, config, folder, resume_updates, resume_env_steps)
+            loggers.append(make() if config.fail_on_error else Expendable(name, make))
+        opened.pop_all()
+    return Multi(loggers)
+
+
+def _make(
+    name: str, config: LoggerConfig, folder: Path, resume_updates: int | None, resume_env_steps: int | None
+) -> Logger:
+    """Makes one of the loggers beside `metrics.jsonl`. Nothing of it is imported before."""
+    match name:
+        case "csv":
+            from podracer.loggers.csv import Csv
+
+            return Csv(folder, resume_updates)
+        case "tensorboard":
+            from podracer.loggers.tensorboard import TensorBoard
+
+            return TensorBoard(folder, resume_env_steps)
+        case "wandb":
+            from podracer.loggers.wandb import Wandb
+
+            return Wandb(config, folder, resume_env_steps)
+        case "mlflow":
+            from podracer.loggers.mlflow import MLflow
+
+            return MLflow(config, folder, resume_env_steps)
+    raise ValueError(f"there is no logger {name!r}")
 
 
 def train_values(report: "Report", chunk_env_steps: int) -> dict[str, float]:
@@ -108,74 +187,6 @@ def train_values(report: "Report", chunk_env_steps: int) -> dict[str, float]:
     return values
 
 
-class JsonLines:
-    """One JSON object a row, on disk as soon as it is written.
-
-    A value that JSON has no number for (NaN, an infinity) is null, which pandas reads as NaN.
-    """
-
-    def __init__(self, path: Path):
-        # A resumed run appends to the rows it already has.
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
-
-    def write(self, row: Row) -> None:
-        self._file.write(json.dumps(_to_json({"kind": row.kind, **_stamped(row)}), allow_nan=False) + "\n")
-        self._file.flush()
-
-    def close(self, status: str) -> None:
-        del status
-        self._file.close()
-
-
-class TensorBoard:
-    """One event a row, tags `train/...` and `evaluation/...`, over `env_steps`.
-
-    The event file is opened by the first row, since importing TensorBoard takes half a second. It is
-    a plain file rather than TensorBoard's own `EventFileWriter`, which imports TensorFlow where that
-    is installed.
-    """
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._writer = None
-
-    def write(self, row: Row) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        if self._writer is None:
-            self._writer = _open_events(self._folder)
-        values = {key: value for key, value in _stamped(row).items() if key != "env_steps"}
-        summary = Summary(
-            value=[Summary.Value(tag=f"{row.kind}/{key}", simple_value=value) for key, value in values.items()]
-        )
-        event = Event(wall_time=time.time(), step=row.env_steps, summary=summary)
-        self._writer.write(event.SerializeToString())
-        self._writer.flush()
-
-    def close(self, status: str) -> None:
-        del status
-        if self._writer is not None:
-            self._writer.close()
-
-
-class Multi:
-    """Several loggers as one. Each gets every call even if another fails; then the failure is raised."""
-
-    def __init__(self, loggers: Sequence[Logger]):
-        self._loggers = tuple(loggers)
-
-    def write(self, row: Row) -> None:
-        with contextlib.ExitStack() as calls:
-            for logger in reversed(self._loggers):
-                calls.callback(logger.write, row)
-
-    def close(self, status: str) -> None:
-        with contextlib.ExitStack() as calls:
-            for logger in reversed(self._loggers):
-                calls.callback(logger.close, status)
-
-
 def write_result(folder: Path, result: Mapping[str, Any]) -> None:
     """Writes `result.json`, the last thing that a run writes.
 
@@ -193,7 +204,7 @@ def write_json(path: Path, value: Any) -> None:
 
     NaN and the infinities become null; paths become strings.
     """
-    text = json.dumps(_to_json(value), indent=2, allow_nan=False)
+    text = json.dumps(to_json(value), indent=2, allow_nan=False)
     partial = path.with_name(f".{path.name}.partial")
     with open(partial, "w", encoding="utf-8") as file:
         file.write(text + "\n")
@@ -202,8 +213,12 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(partial, path)
 
 
-def _stamped(row: Row) -> dict[str, float]:
-    """The values of a row behind its three counters."""
+def stamped(row: Row) -> dict[str, float]:
+    """The values of a row behind its three counters.
+
+    Raises:
+      ValueError: a value has the name of a counter.
+    """
     counters = {"env_steps": row.env_steps, "updates": row.updates, "wall_seconds": row.wall_seconds}
     taken = sorted({"kind", *counters} & row.values.keys())
     if taken:
@@ -211,7 +226,12 @@ def _stamped(row: Row) -> dict[str, float]:
     return {**counters, **row.values}
 
 
-def _to_json(value: Any) -> Any:
+def stamped_numbers(row: Row) -> dict[str, int | float]:
+    """The same in Python's own numbers; a value that is None is NaN."""
+    return {key: _to_number(value) for key, value in stamped(row).items()}
+
+
+def to_json(value: Any) -> Any:
     """The same value in Python's own types, all of which JSON has."""
     match value:
         case None | bool() | str():
@@ -223,19 +243,13 @@ def _to_json(value: Any) -> Any:
         case numbers.Real():
             return float(value) if math.isfinite(value) else None
         case Mapping():
-            return {str(key): _to_json(item) for key, item in value.items()}
+            return {str(key): to_json(item) for key, item in value.items()}
         case list() | tuple():
-            return [_to_json(item) for item in value]
+            return [to_json(item) for item in value]
     raise TypeError(f"{type(value).__name__} {value!r} has no place in a JSON file")
 
 
-def _open_events(folder: Path):
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    # TensorBoard reads the files of a folder in the order of their names.
-    name = f"events.out.tfevents.{int(time.time()):010d}.{os.getpid()}"
-    writer = RecordWriter(open(folder / name, "xb"))  # noqa: SIM115
-    # With this version TensorBoard keeps events whose step is below the one before.
-    writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-    return writer
+def _to_number(value: Any) -> int | float:
+    if value is None:
+        return math.nan
+    return int(value) if isinstance(value, numbers.Integral) else float(value)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from podracer.conversion import ConfigError
 from podracer.logging import (
     RESULT_KEYS,
-    JsonLines,
     LoggerConfig,
-    Multi,
     Row,
-    TensorBoard,
+    check_installed,
     make_logger,
     train_values,
     write_json,
@@ -106,20 +105,11 @@ def test_values_that_json_cannot_hold_are_null_and_stay_in_tensorboard(tmp_path)
     assert np.isnan(read_scalars(tmp_path, "train/policy_loss")[0][1])
 
 
-@pytest.mark.parametrize("make", [lambda folder: JsonLines(folder / "metrics.jsonl"), TensorBoard])
-def test_a_value_may_not_hide_a_counter(tmp_path, make):
-    logger = make(tmp_path)
+def test_a_value_may_not_hide_a_counter(tmp_path):
+    logger = make_logger(LoggerConfig(tensorboard=False), tmp_path, is_writer=True)
     with pytest.raises(ValueError, match="may not be called updates, wall_seconds"):
         logger.write(Row("train", 8, 1, 0.5, {"wall_seconds": 1.0, "updates": 3.0}))
     logger.close("failed")
-
-
-def test_a_resumed_run_appends(tmp_path):
-    for env_steps in (100, 50):
-        logger = make_logger(LoggerConfig(tensorboard=False), tmp_path, is_writer=True)
-        logger.write(Row("train", env_steps, 1, 0.5, {}))
-        logger.close("interrupted")
-    assert [row["env_steps"] for row in read_rows(tmp_path)] == [100, 50]
 
 
 def test_only_the_writer_touches_the_folder(tmp_path):
@@ -129,30 +119,26 @@ def test_only_the_writer_touches_the_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-class Recorder:
-    def __init__(self, failure=None):
-        self.failure = failure
-        self.calls = []
-
-    def write(self, row):
-        self.calls.append(row)
-        if self.failure:
-            raise self.failure
-
-    def close(self, status):
-        self.calls.append(status)
-        if self.failure:
-            raise self.failure
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_missing_package_is_refused_by_the_name_of_its_extra(tmp_path, monkeypatch, name):
+    config = LoggerConfig(**{name: True})
+    check_installed(config)
+    check_installed(LoggerConfig())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=rf"logger\.{name}=true.*pip install 'podracer\[{name}\]'"):
+        make_logger(config, tmp_path, is_writer=True)
+    assert list(tmp_path.iterdir()) == []  # refused before anything is opened
 
 
-def test_one_failing_logger_costs_the_others_nothing():
-    first, broken, last = Recorder(), Recorder(OSError("disk full")), Recorder()
-    logger = Multi([first, broken, last])
-    with pytest.raises(OSError, match="disk full"):
-        logger.write(INTERLEAVED[0])
-    with pytest.raises(OSError, match="disk full"):
-        logger.close("failed")
-    assert first.calls == last.calls == [INTERLEAVED[0], "failed"]
+def test_a_folder_is_not_taken_for_a_package(tmp_path):
+    (tmp_path / "wandb").mkdir()  # W&B's own files lie in a folder of this name
+    program = (
+        "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [sys.argv[1]]\n"
+        "from podracer.logging import LoggerConfig, check_installed\n"
+        "check_installed(LoggerConfig(wandb=True))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert "pip install 'podracer[wandb]'" in done.stderr
 
 
 def test_train_values_are_absent_when_no_episode_ended():
@@ -198,6 +184,12 @@ def test_a_period_below_zero_is_refused():
         dataclasses.replace(LoggerConfig(), console_period_seconds=-1)
 
 
-def test_loggers_load_nothing_before_they_are_used():
-    program = "import sys, podracer.logging; print([m for m in ('jax', 'tensorboard') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+def test_loggers_load_nothing_before_they_are_used(tmp_path):
+    program = """
+import pathlib, sys
+from podracer.logging import LoggerConfig, make_logger
+make_logger(LoggerConfig(), pathlib.Path(sys.argv[1]), is_writer=True).close("completed")
+print([name for name in ("jax", "tensorboard", "wandb", "mlflow") if name in sys.modules])
+"""
+    arguments = [sys.executable, "-c", program, str(tmp_path)]
+    assert subprocess.run(arguments, capture_output=True, text=True).stdout == "[]\n"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from podracer.console import Silent
-from podracer.logging import JsonLines
+from podracer.loggers.jsonl import JsonLines
 from podracer.loop import Loop, evaluation_updates
 from podracer.runner import Episodes, Report, no_episodes
 from podracer.runners.evaluator import EvaluationConfig, EvaluationResult
