@@ -38,21 +38,25 @@ def shard_key(key: Key, role: Role, shard: Array | int) -> Key:
 _INDEX_BITS, _SEED_BITS = 15, 15
 
 
-def host_seeds(seed: int, env_indices: np.ndarray, *, evaluation: bool = False) -> np.ndarray:
+def host_seeds(seed: int, env_indices: np.ndarray, *, evaluation: bool = False, start: int = 0) -> np.ndarray:
     """Draws the seeds of host environments.
 
-    Different (seed, evaluation, index) with seed and index below 2¹⁵ never share a seed, and
-    neighbouring seeds are not neighbours (EnvPool gives environment i of a pool `seed + i`).
+    Different (seed, evaluation, index) with seed and index below 2¹⁵ never share a seed of the same start,
+    and neighbouring seeds are not neighbours (EnvPool gives environment i of a pool `seed + i`).
 
     Args:
       seed: of the run, or of the evaluation.
       env_indices: `[B]` global indices of the environments.
+      start: 0 where a run begins; another number where environments start again in the middle of one,
+        so that they do not repeat its first episodes.
 
     Returns:
       `[B]` int64 in [0, 2³¹).
     """
     address = (int(evaluation) << (_SEED_BITS + _INDEX_BITS)) + ((seed % (1 << _SEED_BITS)) << _INDEX_BITS)
-    x = (np.asarray(env_indices, np.uint64) + np.uint64(address)) % np.uint64(1 << 31)
+    # An odd number times the start: the starts of one environment never share a seed either.
+    address += 0x9E3779B1 * start
+    x = (np.asarray(env_indices, np.uint64) + np.uint64(address % (1 << 31))) % np.uint64(1 << 31)
     # Odd multiplications and xor-shifts are bijections of the 31-bit integers.
     for multiplier in (0x5BD1E995, 0x27D4EB2F):
         x = (x * np.uint64(multiplier)) % np.uint64(1 << 31)

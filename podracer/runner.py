@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from podracer.trees import Arrays
 from podracer.types import PolicySnapshot
 
 RunState = Any
@@ -15,7 +16,7 @@ class Due(NamedTuple):
 
     updates: int  # the number of updates at which the chunk has to end, if it did not end earlier
     snapshot: bool = False  # the report of that chunk carries the parameters of the actors
-    state: bool = False  # the report of that chunk carries the whole state
+    state: bool = False  # the report of that chunk carries the whole state, and training pauses meanwhile
 
 
 class Episodes(NamedTuple):
@@ -37,7 +38,7 @@ class Report(NamedTuple):
     episodes: Episodes
     timings: dict[str, float]  # seconds of the chunk by activity; `train_seconds` is the whole of it
     snapshot: PolicySnapshot | None = None
-    state: RunState | None = None
+    state: RunState | None = None  # a tree; its arrays are donated when the next report is asked for
 
 
 class Runner(Protocol):
@@ -47,13 +48,25 @@ class Runner(Protocol):
         """Makes the state of a new run."""
         ...
 
+    def restore(self, arrays: Arrays) -> RunState:
+        """Makes the state of a run that goes on, on the devices of this one.
+
+        Args:
+          arrays: `podracer.trees.to_arrays` of the state in a report, of a run with the same agent,
+            environment and replay.
+
+        Raises:
+          ValueError: the arrays are those of another run.
+        """
+        ...
+
     def run(self, state: RunState, due: Callable[[int], Due]) -> Iterator[Report]:
         """Trains until the budget is spent, one report a chunk of updates, at most about 2 s long.
 
         The state is donated. Closing the generator ends the run in order: no thread is left.
 
         Args:
-          state: from `init`, or from a report.
+          state: from `init` or `restore`.
           due: called with the number of updates done before each chunk; says where it has to end.
         """
         ...

@@ -118,7 +118,11 @@ class BatchedEnv(Protocol[EnvState]):
 
 
 class HostEnv(Protocol):
-    """A batch of environments on the host that reset on their own: what an actor thread steps."""
+    """A batch of environments on the host that reset on their own: what an actor thread steps.
+
+    One that can be saved has an attribute `state` beside: a tree of arrays and numbers that may be read
+    between steps, and set after a reset to go on from there. Others start new episodes in a resumed run.
+    """
 
     spec: EnvSpec
     num_envs: int

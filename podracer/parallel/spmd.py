@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from podracer.types import ArrayTree
 
 # Agents are written in the per-device view: arrays are a device's own share, and whatever has to
 # agree between devices goes through `collectives`.
@@ -31,3 +34,21 @@ def spmd(function: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Calla
 def axis_name(mesh: Mesh) -> str | None:
     """The name that `collectives` average over, None on one device."""
     return None if mesh.size == 1 else mesh.axis_names[0]
+
+
+def shardings(mesh: Mesh, specs: Any) -> Any:
+    """The shardings on a mesh that a tree of `PartitionSpec` stands for."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+
+def put(tree: ArrayTree, mesh: Mesh, specs: Any) -> ArrayTree:
+    """Copies arrays onto a mesh.
+
+    Args:
+      tree: of NumPy or JAX arrays, of their global shapes.
+      mesh: whatever mesh they were on before.
+      specs: a prefix tree of `PartitionSpec`.
+    """
+    # In a program, as `device_put` alone may share memory with a NumPy array, and the result may be donated.
+    copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=shardings(mesh, specs))
+    return copy(tree)

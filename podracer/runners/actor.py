@@ -15,9 +15,11 @@ from podracer.envs.base import HostEnv
 from podracer.parallel.mesh import Plan
 from podracer.randomness import Role, host_seeds, run_key, shard_key
 from podracer.runner import Episodes, merge_episodes, no_episodes
+from podracer.runners.parking import ActorState, Parking
 from podracer.runners.transport import ParameterStore, Unroll, split_batch
 from podracer.runners.unroll import act_and_record, empty_buffer
 from podracer.runners.workers import Channel
+from podracer.trees import Arrays, from_arrays
 from podracer.types import ArrayTree, PolicySnapshot, TimeStep, Trajectory, valid_transitions
 
 
@@ -98,8 +100,12 @@ class ActorThread:
     store: ParameterStore
     queue: Channel[Unroll]
     lag: int | None  # unroll n acts on version n - lag; None acts on the newest
+    parking: Parking
     refresh_each_step: bool
-    first: int  # number of the first unroll, and of the first version that there is
+    first_version: int  # that there is
+    saved: Arrays | None = None  # an `ActorState` to go on from; None begins
+
+    _has_acted: bool = False
 
     def run(self) -> None:
         """Unrolls until the budget is spent."""
@@ -117,11 +123,27 @@ class ActorThread:
         hyper = {name: np.float32(value) for name, value in hyper_parameters(self.agent).items()}
         hyper = jax.device_put(hyper, sharding)
         act_key = shard_key(key, Role.ACT, self.shard)
+        state = self._start(env, key, sharding)
+        while state.next_unroll < self.plan.updates:
+            self.parking.enter(self.index, state._replace(env=getattr(env, "state", None)))
+            memory, timestep = self._unroll(env, state.next_unroll, hyper, act_key, state.memory, state.timestep)
+            state = ActorState(state.next_unroll + 1, memory, timestep, None)
+        self.parking.leave(self.index, state._replace(env=getattr(env, "state", None)))
+
+    def _start(self, env: HostEnv, key: jax.Array, sharding: SingleDeviceSharding) -> ActorState:
+        """Begins, or goes on from what was saved."""
         indices = self.shard * env.num_envs + np.arange(env.num_envs, dtype=np.int32)
-        actor_state = self.programs.init(indices, shard_key(key, Role.INIT_ACTOR, self.shard))
-        timestep = env.reset(host_seeds(self.plan.seed, indices))
-        for index in range(self.first, self.plan.updates):
-            actor_state, timestep = self._unroll(env, index, hyper, act_key, actor_state, timestep)
+        memory = self.programs.init(indices, shard_key(key, Role.INIT_ACTOR, self.shard))
+        timestep = env.reset(host_seeds(self.plan.seed, indices, start=self.first_version))
+        state = ActorState(self.first_version, memory, timestep, getattr(env, "state", None))
+        if self.saved is None:
+            return state
+        saved = from_arrays(self.saved, state)
+        state = state._replace(next_unroll=int(saved.next_unroll), memory=jax.device_put(saved.memory, sharding))
+        if state.env is None:
+            return state  # with the first steps of new episodes
+        env.state = saved.env
+        return state._replace(timestep=saved.timestep)
 
     def _unroll(
         self, env: HostEnv, index: int, hyper: dict, act_key: jax.Array, memory: ArrayTree, timestep: TimeStep
@@ -137,7 +159,8 @@ class ActorThread:
                 version, policy = self.store.newest(self.device)
             record.note(timestep, version, counts=t > 0)
             arguments = (hyper, policy, actor_state, timestep._replace(extras=()), buffer, start, np.int32(t), act_key)
-            if index == self.first and t == 0:
+            if not self._has_acted:
+                self._has_acted = True
                 with watch.measure("compile_seconds"), self.programs.compiling:
                     next_state, action, buffer = self.programs.act(*arguments)
             else:
@@ -163,7 +186,7 @@ class ActorThread:
     def _policy(self, index: int) -> tuple[int, PolicySnapshot]:
         if self.lag is None:
             return self.store.newest(self.device)
-        version = max(self.first, index - self.lag)
+        version = max(self.first_version, index - self.lag)
         return version, self.store.get(version, self.device)
 
 

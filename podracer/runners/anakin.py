@@ -22,7 +22,7 @@ from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
 from podracer.envs.base import BatchedEnv
 from podracer.parallel import collectives
 from podracer.parallel.mesh import Plan
-from podracer.parallel.spmd import REPLICATED, axis_name, spmd
+from podracer.parallel.spmd import REPLICATED, axis_name, put, shardings, spmd
 from podracer.randomness import Role, run_key, shard_key
 from podracer.replay.base import Replay
 from podracer.runner import Due, Report
@@ -30,6 +30,7 @@ from podracer.runners.learn import learn, snapshot
 from podracer.runners.pacing import ChunkSizes
 from podracer.runners.unroll import ActorCarry, UnrollSums, example_trajectory, merge_sums, to_episodes, unroll_scan
 from podracer.runners.workers import Reports, Stopped, Workers
+from podracer.trees import Arrays, from_arrays, subtree
 from podracer.types import Array, ArrayTree, PolicySnapshot
 
 
@@ -81,11 +82,15 @@ class Anakin:
     def init(self) -> AnakinState:
         """Makes the state of a new run on the mesh."""
         specs = self._specs()
-        shardings = jax.tree.map(
-            lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec)
-        )
         init = spmd(self._init, self.mesh, REPLICATED, specs)
-        return AnakinState(jax.jit(init, out_shardings=shardings)(run_key(self.plan.seed)), 0, 0)
+        program = jax.jit(init, out_shardings=shardings(self.mesh, specs))
+        return AnakinState(program(run_key(self.plan.seed)), 0, 0)
+
+    def restore(self, arrays: Arrays) -> AnakinState:
+        """Puts a saved state on the mesh."""
+        device = from_arrays(subtree(arrays, "device"), jax.eval_shape(lambda: self.init().device))
+        device = put(device, self.mesh, self._specs())
+        return AnakinState(device, int(arrays["updates"]), int(arrays["env_steps"]))
 
     def run(self, state: AnakinState, due: Callable[[int], Due]) -> Iterator[Report]:
         """Trains until the budget is spent; one report a call of the compiled program."""
@@ -171,7 +176,6 @@ class _Thread:
         self._completed = 0.0  # when the last call that was read had ended
         self._compile_seconds = 0.0
         total = runner.plan.updates
-        self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._take_snapshot = jax.jit(lambda s: snapshot(runner.agent, s.learner, s.updates, total))
 
     def run(self) -> None:
@@ -221,7 +225,7 @@ class _Thread:
             num_updates,
             totals,
             self._take_snapshot(self._device) if is_due and due.snapshot else None,
-            self._copy(self._device) if is_due and due.state else None,
+            self._device if is_due and due.state else None,
         )
 
     def _read(self, call: _Call) -> Report:

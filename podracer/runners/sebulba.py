@@ -7,7 +7,9 @@ An update consumes one unroll of every actor, joined in actor order.
 "Podracer architectures for scalable Reinforcement Learning", Hessel et al., arXiv 2104.06272, section 3.
 """
 
+import collections
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -21,23 +23,26 @@ from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
 from podracer.envs.base import HostEnv
 from podracer.parallel import collectives
 from podracer.parallel.mesh import Plan
-from podracer.parallel.spmd import REPLICATED, axis_name, spmd
+from podracer.parallel.spmd import REPLICATED, axis_name, put, shardings, spmd
 from podracer.randomness import Role, run_key, shard_key
 from podracer.replay.base import Replay
 from podracer.runner import Due, Report, merge_episodes, no_episodes
 from podracer.runners.actor import ActorPrograms, ActorThread, Stopwatch
 from podracer.runners.learn import learn, snapshot
 from podracer.runners.pacing import ChunkSizes
+from podracer.runners.parking import Parking
 from podracer.runners.transport import (
     Packed,
     ParameterStore,
     Unroll,
     join_batch,
     pack,
+    restore_unrolls,
     shard_over,
     trajectory_specs,
 )
 from podracer.runners.workers import Channel, Reports, Stopped, Workers
+from podracer.trees import Arrays, children, from_arrays, subtree
 from podracer.types import Array, ArrayTree, Trajectory
 
 # Of mode free: two updates may be under way, and the newest that has arrived is wanted.
@@ -80,6 +85,8 @@ class SebulbaState(NamedTuple):
     device: LearnerShards
     updates: int
     env_steps: int  # a Python integer: it outgrows 32 bits
+    actors: tuple[Arrays, ...] = ()  # an `ActorState` of each; () where all begin
+    waiting: tuple[tuple[Unroll, ...], ...] = ()  # unrolls of each actor that the learner has not taken
 
 
 @dataclass(frozen=True)
@@ -103,11 +110,29 @@ class Sebulba:
             return LearnerShards(learner_state, self.replay.init(self.example), jnp.zeros((), jnp.int32))
 
         specs = self._specs()
-        shardings = jax.tree.map(
-            lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec)
-        )
-        program = jax.jit(spmd(init, self.mesh, REPLICATED, specs), out_shardings=shardings)
+        program = jax.jit(spmd(init, self.mesh, REPLICATED, specs), out_shardings=shardings(self.mesh, specs))
         return SebulbaState(program(run_key(self.plan.seed)), 0, 0)
+
+    def restore(self, arrays: Arrays) -> SebulbaState:
+        """Puts a saved state on the devices. With another number of actors or pieces, the actors begin anew."""
+        device = from_arrays(subtree(arrays, "device"), jax.eval_shape(lambda: self.init().device))
+        device = put(device, self.mesh, self._specs())
+        state = SebulbaState(device, int(arrays["updates"]), int(arrays["env_steps"]))
+        actors = tuple(subtree(arrays, "actors", name) for name in children(subtree(arrays, "actors")))
+        waiting = restore_unrolls(subtree(arrays, "waiting"), self.example, len(actors))
+        pieces = {len(unroll.pieces) for unrolls in waiting for unroll in unrolls}
+        if len(actors) != len(self.actor_devices) or not pieces <= {self._parts}:
+            warnings.warn(
+                f"the run had {len(actors)} actors and has {len(self.actor_devices)} now, on {self.mesh.size} learner "
+                "devices: all start new episodes, and unrolls that waited for the learner are dropped",
+                stacklevel=2,
+            )
+            return state
+        placed = tuple(
+            tuple(unroll._replace(pieces=jax.device_put(unroll.pieces, self._devices_of(actor))) for unroll in unrolls)
+            for actor, unrolls in enumerate(waiting)
+        )
+        return state._replace(actors=actors, waiting=placed)
 
     def run(self, state: SebulbaState, due: Callable[[int], Due]) -> Iterator[Report]:
         """Trains until the budget is spent; one report about a second."""
@@ -116,8 +141,9 @@ class Sebulba:
             example = jax.eval_shape(lambda s: snapshot(self.agent, s.learner, s.updates, 1), state.device)
             keep = _FREE_VERSIONS if self._lag is None else self._lag + 1
             store = ParameterStore(workers, self.actor_devices, example, keep)
-            queues = self._start_actors(workers, store, state.updates)
-            learner = _Learner(self, workers, store, queues, state, due, reports)
+            parking = Parking(workers, len(self.actor_devices))
+            queues = self._start_actors(workers, store, parking, state)
+            learner = _Learner(self, workers, store, parking, queues, state, due, reports)
             workers.start("learner", learner.run)
             yield from reports
 
@@ -127,23 +153,33 @@ class Sebulba:
         return max(1, len(self.actor_devices) // len(self.mesh.local_devices))
 
     @property
+    def _parts(self) -> int:
+        """How many pieces an actor's trajectory is cut into."""
+        return max(1, len(self.mesh.local_devices) // len(self.actor_devices))
+
+    def _devices_of(self, actor: int) -> tuple[jax.Device, ...]:
+        """The learner devices that the pieces of an actor go to, in order."""
+        devices = self.mesh.local_devices
+        first = actor * len(devices) // len(self.actor_devices)
+        return tuple(devices[first : first + self._parts])
+
+    @property
     def _lag(self) -> int | None:
         return {"lockstep": 0, "fixed_lag": self.config.lag, "free": None}[self.config.mode]
 
-    def _start_actors(self, workers: Workers, store: ParameterStore, updates: int) -> list[Channel[Unroll]]:
-        devices = self.mesh.local_devices
+    def _start_actors(
+        self, workers: Workers, store: ParameterStore, parking: Parking, state: SebulbaState
+    ) -> list[Channel[Unroll]]:
         actors = len(self.actor_devices)
-        parts = max(1, len(devices) // actors)
-        programs = ActorPrograms.build(self.agent, self.plan.num_envs, parts)
+        programs = ActorPrograms.build(self.agent, self.plan.num_envs, self._parts)
         queues = []
         for index, device in enumerate(self.actor_devices):
             queue: Channel[Unroll] = Channel(workers, self.config.queue_size if self._lag is None else self._lag + 1)
-            first = index * len(devices) // actors
             actor = ActorThread(
                 index=index,
                 shard=jax.process_index() * actors + index,
                 device=device,
-                learner_devices=tuple(devices[first : first + parts]),
+                learner_devices=self._devices_of(index),
                 make_env=self.make_env,
                 agent=self.agent,
                 programs=programs,
@@ -151,8 +187,10 @@ class Sebulba:
                 store=store,
                 queue=queue,
                 lag=self._lag,
+                parking=parking,
                 refresh_each_step=self._lag is None and self.config.refresh == "step",
-                first=updates,
+                first_version=state.updates,
+                saved=state.actors[index] if state.actors else None,
             )
             workers.start(f"actor-{index}", actor.run)
             queues.append(queue)
@@ -192,14 +230,18 @@ class _Learner:
         runner: Sebulba,
         workers: Workers,
         store: ParameterStore,
+        parking: Parking,
         queues: list[Channel[Unroll]],
         state: SebulbaState,
         due: Callable[[int], Due],
         reports: Reports[Report],
     ):
-        self._runner, self._workers, self._store, self._queues = runner, workers, store, queues
-        self._due, self._reports = due, reports
-        self._device, self._updates, self._env_steps = state
+        self._runner, self._workers, self._store, self._parking = runner, workers, store, parking
+        self._queues, self._due, self._reports = queues, due, reports
+        self._device, self._updates, self._env_steps = state.device, state.updates, state.env_steps
+        self._waiting = [collections.deque(unrolls) for unrolls in state.waiting] or [
+            collections.deque() for _ in queues
+        ]
         hyper = {name: np.float32(value) for name, value in hyper_parameters(runner.agent).items()}
         # On the mesh once, not from the first device at every update.
         replicated = NamedSharding(runner.mesh, REPLICATED)
@@ -207,7 +249,6 @@ class _Learner:
         self._program = runner.program()
         self._compiled = False
         self._sizes = ChunkSizes(runner.config.updates_per_report)
-        self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._take_snapshot = jax.jit(lambda s: snapshot(runner.agent, s.learner, s.updates, runner.plan.updates))
 
     def run(self) -> None:
@@ -225,15 +266,36 @@ class _Learner:
         while self._updates < total:
             due = self._due(self._updates)
             end = min(due.updates, total)
+            if due.state and self._runner._lag is not None:
+                # No actor has come that far: which unrolls there will be does not depend on timing.
+                self._parking.close(end + self._runner._lag)
             report = self._chunk(min(self._sizes.next(), end - self._updates))
             is_due = self._updates == end
             if is_due and due.snapshot:
                 report = report._replace(snapshot=self._take_snapshot(self._device))
             if is_due and due.state:
-                state = SebulbaState(self._copy(self._device), self._updates, self._env_steps)
-                report = report._replace(state=state)
+                report = report._replace(state=self._park())
             self._reports.send(report, pause=report.snapshot is not None or report.state is not None)
+            if report.state is not None:
+                self._parking.open()
         self._reports.end()
+
+    def _park(self) -> SebulbaState:
+        """Waits until every actor has stopped, and collects all that the run's future depends on."""
+        if self._runner._lag is None:
+            self._parking.close(0)
+        while not self._parking.wait(0.01):
+            if self._workers.stopping:
+                raise Stopped
+            self._receive()  # an actor may wait for room in its queue
+        self._receive()
+        waiting = tuple(tuple(unroll._replace(seconds={}) for unroll in unrolls) for unrolls in self._waiting)
+        return SebulbaState(self._device, self._updates, self._env_steps, self._parking.states(), waiting)
+
+    def _receive(self) -> None:
+        for queue, waiting in zip(self._queues, self._waiting):
+            while queue.qsize():
+                waiting.append(queue.get())
 
     def _chunk(self, num_updates: int) -> Report:
         """Makes some updates and reports them."""
@@ -244,7 +306,9 @@ class _Learner:
         actor_seconds: dict[str, float] = {}
         for _ in range(num_updates):
             with watch.measure("learner_wait_seconds"):
-                unrolls = [queue.get() for queue in self._queues]
+                unrolls = [
+                    waiting.popleft() if waiting else queue.get() for queue, waiting in zip(self._queues, self._waiting)
+                ]
             with watch.measure("learn_seconds" if self._compiled else "compile_seconds"):
                 metrics.append(self._update(unrolls))
                 self._compiled = True

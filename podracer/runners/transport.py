@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podracer.runner import Episodes
+from podracer.runner import Episodes, no_episodes
 from podracer.runners.workers import Workers
+from podracer.trees import Arrays, children, from_arrays, subtree
 from podracer.types import Array, ArrayTree, PolicySnapshot, Trajectory
 
 Packed = dict[str, Array]
@@ -30,6 +31,27 @@ class Unroll(NamedTuple):
     env_steps: int
     episodes: Episodes
     seconds: dict[str, float]  # of the actor, by activity
+
+
+def restore_unrolls(arrays: Arrays, example: Trajectory, num_actors: int) -> tuple[tuple[Unroll, ...], ...]:
+    """Reads the unrolls of each actor from the arrays of a tuple of tuples of `Unroll`.
+
+    Args:
+      arrays: `podracer.trees.to_arrays` of them, without their seconds.
+      example: any trajectory of the same agent and environment.
+      num_actors: of the saved run, some of which may have no unroll.
+    """
+
+    def restore(unroll: Arrays) -> Unroll:
+        pieces = (example,) * len(children(subtree(unroll, "pieces")))
+        structure = Unroll(0, 0, pieces, np.zeros(0, np.int64), 0, no_episodes(), {})
+        restored = from_arrays(unroll, structure, check_shapes=False)
+        episodes = Episodes(*(value.item() for value in restored.episodes))
+        numbers = {name: getattr(restored, name).item() for name in ("actor", "index", "env_steps")}
+        return restored._replace(**numbers, episodes=episodes)
+
+    actors = [subtree(arrays, actor) for actor in range(num_actors)]
+    return tuple(tuple(restore(subtree(actor, name)) for name in children(actor)) for actor in actors)
 
 
 def pack(tree: ArrayTree) -> Packed:
