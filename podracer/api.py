@@ -16,7 +16,7 @@ from podracer.build import Environments, build, build_agent, build_environments,
 from podracer.config import Config, read_config
 from podracer.console import make_console
 from podracer.conversion import refusals
-from podracer.logging import make_logger, write_json, write_result
+from podracer.logging import check_installed, make_logger, write_json, write_result
 from podracer.loop import Loop, evaluation_values
 from podracer.parallel.mesh import MeshConfig, Plan
 from podracer.parallel.plan_table import to_json, to_table
@@ -24,6 +24,7 @@ from podracer.parallel.topologies import local_topology
 from podracer.policy import Policy
 from podracer.provenance import record_run
 from podracer.randomness import run_key
+from podracer.runners.evaluator import EvaluationResult
 from podracer.runners.learn import snapshot
 from podracer.runners.workers import call_in_worker
 from podracer.types import Key, PolicySnapshot
@@ -49,6 +50,7 @@ def train(config: Config, folder: Path | None = None, command: Sequence[str] | N
     Raises:
       ConfigError: before anything is compiled or written.
     """
+    check_installed(config.logger)
     runtime.prepare(config)
     is_writer = jax.process_index() == 0
     with _debugging(config.debug):
@@ -94,12 +96,19 @@ def evaluate(
       ConfigError: `folder` is not the folder of a run.
       FileNotFoundError: the run has left no parameters.
     """
+    return evaluation_values(evaluate_episodes(folder, num_episodes=num_episodes, seed=seed, greedy=greedy))
+
+
+def evaluate_episodes(
+    folder: Path, *, num_episodes: int | None = None, seed: int | None = None, greedy: bool | None = None
+) -> EvaluationResult:
+    """Evaluates as `evaluate` does, and returns the return and the length of every episode."""
     config = read_config(folder / "config.yaml")
     given = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy}
     evaluation = dataclasses.replace(config.evaluation, **{k: v for k, v in given.items() if v is not None})
     agent, environments, policy = _restore(config, folder)
     evaluator = build_evaluator(agent, environments, evaluation)
-    return evaluation_values(call_in_worker("evaluator", lambda workers: evaluator(policy, lambda: workers.stopping)))
+    return call_in_worker("evaluator", lambda workers: evaluator(policy, lambda: workers.stopping))
 
 
 def load_policy(folder: str | Path) -> Policy:

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+    from rich.table import Table
+
+    from podracer.runners.evaluator import EvaluationResult
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
 
@@ -167,19 +170,63 @@ def _evaluate(arguments: list[str]) -> int:
     parser.add_argument("--episodes", type=int, metavar="N", help="number of episodes; by default as in the run")
     parser.add_argument("--seed", type=int, metavar="S", help="of environments and actions; by default as in the run")
     parser.add_argument("--sample", action="store_true", help="sample actions in place of the most likely ones")
+    parser.add_argument("--table", action="store_true", help="show the return and length of every episode")
     options = parser.parse_args(arguments)
 
     from podracer import runtime
-    from podracer.api import evaluate
+    from podracer.api import evaluate_episodes
+    from podracer.loop import evaluation_values
 
     runtime.enable_compile_cache()
     greedy = False if options.sample else None
-    result = evaluate(options.run_folder, num_episodes=options.episodes, seed=options.seed, greedy=greedy)
-    print(json.dumps(result, indent=2))
+    result = evaluate_episodes(options.run_folder, num_episodes=options.episodes, seed=options.seed, greedy=greedy)
+    if options.table:
+        _print_table(_episode_table(result))
+    print(json.dumps(evaluation_values(result), indent=2))
     return 0
 
 
-_COMMANDS = {"train": _train, "plan": _plan, "evaluate": _evaluate}
+def _episode_table(result: "EvaluationResult") -> "Table":
+    from rich.table import Table
+
+    table = Table("episode", "return", "length", header_style="bold", box=None, pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    for number, (episode_return, length) in enumerate(zip(result.returns, result.lengths, strict=True)):
+        table.add_row(str(number), f"{episode_return:.6g}", str(length))
+    return table
+
+
+def _runs(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser("podracer runs", description="Lists the runs below a folder, oldest first.")
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("."), metavar="FOLDER", help="by default this one")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(arguments)
+    from podracer import runs
+
+    try:
+        found = runs.find_runs(options.folder)
+    except FileNotFoundError as error:
+        print(f"podracer: {error}", file=sys.stderr)
+        return _REFUSED
+    if options.json:
+        print(json.dumps(runs.to_json(found), indent=2))
+    elif not found:
+        print(f"there are no runs below {options.folder}")
+    else:
+        _print_table(runs.to_table(found, options.folder))
+    return 0
+
+
+def _print_table(table: "Table") -> None:
+    import rich.console
+
+    # Into a file or a pipe whole: there is no width to fit in.
+    width = None if sys.stdout.isatty() else 10_000
+    rich.console.Console(width=width).print(table)
+
+
+_COMMANDS = {"train": _train, "plan": _plan, "evaluate": _evaluate, "runs": _runs}
 
 
 def _report(error: Exception) -> int:

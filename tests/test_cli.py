@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 import yaml
 
@@ -18,6 +19,7 @@ from podracer import cli, locations, runtime
 from podracer.config import load_config
 from podracer.conversion import ConfigError
 from podracer.provenance import record_run
+from podracer.runners.evaluator import EvaluationResult
 
 
 class TrainDouble:
@@ -74,7 +76,7 @@ def test_version_and_unknown_commands(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("podracer 0.")
     assert cli.main(["trian"]) == 2
-    assert "train, plan, evaluate" in capsys.readouterr().err
+    assert "train, plan, evaluate, runs" in capsys.readouterr().err
 
 
 def test_C01_a_run_saves_its_configuration_and_where_it_comes_from(train, tmp_path):
@@ -208,14 +210,24 @@ def test_plan_prints_a_table_or_json_for_machines_that_are_not_there(capsys):
 
 def test_evaluate_passes_on_what_is_given(monkeypatch, capsys, tmp_path):
     calls = []
-    monkeypatch.setattr(podracer.api, "evaluate", lambda folder, **given: calls.append((folder, given)) or {"r": 1.0})
+    result = EvaluationResult(np.float32([1.0, 2.5]), np.int32([8, 10]), 0)
+    monkeypatch.setattr(
+        podracer.api, "evaluate_episodes", lambda folder, **given: calls.append((folder, given)) or result
+    )
     assert cli.main(["evaluate", str(tmp_path)]) == 0
-    assert cli.main(["evaluate", str(tmp_path), "--episodes", "3", "--seed", "5", "--sample"]) == 0
+    assert json.loads(capsys.readouterr().out)["episode_return"] == 1.75
+    assert cli.main(["evaluate", str(tmp_path), "--episodes", "3", "--seed", "5", "--sample", "--table"]) == 0
     assert calls == [
         (tmp_path, {"num_episodes": None, "seed": None, "greedy": None}),
         (tmp_path, {"num_episodes": 3, "seed": 5, "greedy": False}),
     ]
-    assert '"r": 1.0' in capsys.readouterr().out
+    table, _, rest = capsys.readouterr().out.partition("{")
+    assert [line.split() for line in table.splitlines()] == [
+        ["episode", "return", "length"],
+        ["0", "1", "8"],
+        ["1", "2.5", "10"],
+    ]
+    assert json.loads("{" + rest)["episode_length"] == 9.0
 
 
 def test_B20_a_second_process_compiles_nothing_anew(tmp_path):

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from podracer import api
+from podracer.config import load_config
 from podracer.conversion import ConfigError
 from podracer.logging import (
     RESULT_KEYS,
@@ -128,6 +130,14 @@ def test_a_missing_package_is_refused_by_the_name_of_its_extra(tmp_path, monkeyp
     with pytest.raises(ConfigError, match=rf"logger\.{name}=true.*pip install 'podracer\[{name}\]'"):
         make_logger(config, tmp_path, is_writer=True)
     assert list(tmp_path.iterdir()) == []  # refused before anything is opened
+
+
+def test_a_missing_package_is_refused_before_a_run_has_a_folder(tmp_path, monkeypatch):
+    config = load_config(["logger.wandb=true"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"podracer\[wandb\]"):
+        api.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_is_not_taken_for_a_package(tmp_path):
