@@ -211,16 +211,16 @@ def test_plan_prints_a_table_or_json_for_machines_that_are_not_there(capsys):
 def test_evaluate_passes_on_what_is_given(monkeypatch, capsys, tmp_path):
     calls = []
     result = EvaluationResult(np.float32([1.0, 2.5]), np.int32([8, 10]), 0)
-    monkeypatch.setattr(
-        podracer.api, "evaluate_episodes", lambda folder, **given: calls.append((folder, given)) or result
-    )
+
+    def evaluate_episodes(folder, *, num_episodes, seed, greedy, **_):
+        calls.append((folder, num_episodes, seed, greedy))
+        return result
+
+    monkeypatch.setattr(podracer.api, "evaluate_episodes", evaluate_episodes)
     assert cli.main(["evaluate", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["episode_return"] == 1.75
     assert cli.main(["evaluate", str(tmp_path), "--episodes", "3", "--seed", "5", "--sample", "--table"]) == 0
-    assert calls == [
-        (tmp_path, {"num_episodes": None, "seed": None, "greedy": None}),
-        (tmp_path, {"num_episodes": 3, "seed": 5, "greedy": False}),
-    ]
+    assert calls == [(tmp_path, None, None, None), (tmp_path, 3, 5, False)]
     table, _, rest = capsys.readouterr().out.partition("{")
     assert [line.split() for line in table.splitlines()] == [
         ["episode", "return", "length"],
