@@ -18,6 +18,9 @@ _STATUSES = {"completed": "FINISHED", "interrupted": "KILLED"}
 _PARAMETERS_PER_CALL = 100  # a limit of MLflow's, as is the next
 _PARAMETER_LENGTH = 6000
 
+# A run waits for the server; MLflow itself would for minutes before it gives up. What the user has set is left.
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+
 
 class MLflow:
     """One MLflow run, metrics `train/...` and `evaluation/...` with `env_steps` as their step.
@@ -31,6 +34,8 @@ class MLflow:
         if urlparse(uri).scheme in ("", "file"):
             # MLflow refuses its own file store otherwise, in favour of a database.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        for variable, value in _PATIENCE.items():
+            os.environ.setdefault(variable, value)
         self._client = mlflow.MlflowClient(uri)
         self._told = Told(folder / "mlflow.json", resume=resume_env_steps is not None)
         if self._told.run_id is None:

@@ -13,12 +13,20 @@ _EXIT_CODES = {"completed": 0, "interrupted": 255}  # W&B shows 255 as killed an
 # What is not uploaded by then stays in the run's folder, for `wandb sync`; an interrupted run has to end.
 _FINISH_TIMEOUT_SECONDS = 10.0
 
+# Its own setting for how long W&B keeps rows in memory is 15 s. Not every version has it.
+_FLUSH_SETTING, _FLUSH_SECONDS = "x_transaction_log_flush_interval", 1.0
+
+# After which a row is taken to have arrived on disk, or at the server.
+_OFFLINE_ARRIVAL_SECONDS, _ONLINE_ARRIVAL_SECONDS = 2.0, 60.0
+
 
 class Wandb:
     """One W&B run, keys `train/...` and `evaluation/...` over `env_steps`.
 
     W&B throws rows away whose step is below the one before, so its own step merely counts rows. The
-    identity of the run is kept in `wandb.json`.
+    identity of the run is kept in `wandb.json`. Rows go to a process of W&B's own, which loses the
+    latest if the run is killed. A resumed run tells those again with the step that they had, of which
+    W&B keeps one.
     """
 
     def __init__(self, config: LoggerConfig, folder: Path, resume_env_steps: int | None = None):
@@ -37,9 +45,10 @@ class Wandb:
             config=parameters(folder),
             allow_val_change=True,
             reinit="create_new",  # runs of one process do not meet
-            settings=wandb.Settings(console="off", finish_timeout=_FINISH_TIMEOUT_SECONDS),
+            settings=_settings(),
         )
-        self._told.begin(self._run.id)
+        arrival_seconds = _OFFLINE_ARRIVAL_SECONDS if self._run.offline else _ONLINE_ARRIVAL_SECONDS
+        self._told.begin(self._run.id, arrival_seconds)
         for kind in ("train", "evaluation"):
             self._run.define_metric(f"{kind}/*", step_metric="env_steps")
         if is_resumed:
@@ -56,3 +65,9 @@ class Wandb:
     def close(self, status: str) -> None:
         self._run.summary["status"] = status
         self._run.finish(exit_code=_EXIT_CODES.get(status, 1))
+        self._told.end()
+
+
+def _settings() -> wandb.Settings:
+    flush = {_FLUSH_SETTING: _FLUSH_SECONDS} if _FLUSH_SETTING in wandb.Settings.model_fields else {}
+    return wandb.Settings(console="off", finish_timeout=_FINISH_TIMEOUT_SECONDS, **flush)
