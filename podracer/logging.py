@@ -36,6 +36,9 @@ RESULT_KEYS = (
     "policy_lag_max",
 )
 
+# Loggers that are packages of their own, each an extra of the same name, and keep a run outside of its files.
+TRACKERS = ("wandb", "mlflow")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerConfig:
@@ -101,7 +104,7 @@ def check_installed(config: LoggerConfig) -> None:
     Raises:
       ConfigError: naming the extra to install.
     """
-    for name in ("wandb", "mlflow"):
+    for name in TRACKERS:
         # A mere folder of that name, such as W&B's own files, can be imported, too, but has no origin.
         spec = importlib.util.find_spec(name) if getattr(config, name) else None
         if getattr(config, name) and (spec is None or spec.origin is None):
@@ -122,7 +125,7 @@ def make_logger(config: LoggerConfig, folder: Path, *, is_writer: bool, resume_u
       ConfigError: a logger's package is missing.
       OSError: `metrics.jsonl` cannot be written.
     """
-    from podracer.loggers.jsonl import JsonLines
+    from podracer.loggers.jsonl import JsonLines, read_rows
     from podracer.loggers.several import Expendable, Multi
 
     if not is_writer:
@@ -133,9 +136,12 @@ def make_logger(config: LoggerConfig, folder: Path, *, is_writer: bool, resume_u
     loggers: list[Logger] = [rows]
     with contextlib.ExitStack() as opened:
         opened.callback(lambda: Multi(loggers).close("failed"))
-        for name in [name for name in ("csv", "tensorboard", "wandb", "mlflow") if getattr(config, name)]:
+        for name in [name for name in ("csv", "tensorboard", *TRACKERS) if getattr(config, name)]:
             make = functools.partial(_make, name, config, folder, resume_updates, resume_env_steps)
             loggers.append(make() if config.fail_on_error else Expendable(name, make))
+            if resume_updates is not None and name in TRACKERS:
+                for row in read_rows(folder / "metrics.jsonl"):
+                    loggers[-1].write(row)  # a tracker passes over those that it has
         opened.pop_all()
     return Multi(loggers)
 

@@ -38,3 +38,11 @@ class JsonLines:
             if row["updates"] <= updates:
                 self.last_env_steps = max(self.last_env_steps, row["env_steps"])
                 yield line
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Reads the rows of a file back; NaN and the infinities, which became null, are None."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            values = json.loads(line)
+            yield Row(*(values.pop(name) for name in ("kind", "env_steps", "updates", "wall_seconds")), values)

@@ -18,7 +18,8 @@ class Told:
 
     A run that goes on from a checkpoint comes by rows that its tracker has already. They are not told
     again, so that the tracker's axis increases. A tracker that works in the background may lose the
-    latest rows if the process is killed: a row counts when it has had the time to arrive.
+    latest rows if the process is killed: a row counts when it has had the time to arrive, and the
+    rows that the run keeps come by once more when it goes on.
     """
 
     def __init__(self, path: Path, *, resume: bool):

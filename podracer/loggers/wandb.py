@@ -17,7 +17,7 @@ _FINISH_TIMEOUT_SECONDS = 10.0
 _FLUSH_SETTING, _FLUSH_SECONDS = "x_transaction_log_flush_interval", 1.0
 
 # After which a row is taken to have arrived on disk, or at the server.
-_OFFLINE_ARRIVAL_SECONDS, _ONLINE_ARRIVAL_SECONDS = 2.0, 60.0
+_OFFLINE_ARRIVAL_SECONDS, _ONLINE_ARRIVAL_SECONDS = 2.0, 30.0
 
 
 class Wandb:

@@ -86,6 +86,16 @@ def test_D07_a_resumed_run_goes_on_in_the_same_run_with_every_row_once(tmp_path)
     assert [step for step, _ in store.history("evaluation/episode_return")] == EVALUATION_STEPS
 
 
+def test_D07_a_resumed_run_tells_what_its_tracker_has_missed(tmp_path):
+    without = LoggerConfig(tensorboard=False)
+    write_all(make(tmp_path, config=without), [HARD, *BEFORE_THE_KILL], None)
+    write_all(make(tmp_path, RESUME_UPDATES), AFTER_THE_RESUME)
+    store = Store(tmp_path)
+    assert [step for step, value in store.history("train/policy_loss")] == [8, *TRAIN_STEPS]
+    assert math.isnan(store.history("train/kl")[0][1])
+    assert [step for step, _ in store.history("evaluation/episode_return")] == EVALUATION_STEPS
+
+
 def test_C11_the_configuration_is_tracked_and_its_changes_are_tags(tmp_path):
     write_config(tmp_path)
     write_all(make(tmp_path), BEFORE_THE_KILL, None)

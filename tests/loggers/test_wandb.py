@@ -109,8 +109,8 @@ os.kill(os.getpid(), signal.SIGKILL)
     # Otherwise it would share the process of W&B's that belongs to this one.
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     assert subprocess.run([sys.executable, "-c", program], timeout=60, env=environment).returncode == -9
-    logger = make_logger(CONFIG, tmp_path, is_writer=True, resume_updates=2)
-    write_all(logger, [Row("train", 10 * n, n, float(n), {"policy_loss": 1.5}) for n in range(3, 18)])
+    logger = make(tmp_path, resume_updates=12)  # the last that it had written but one
+    write_all(logger, [Row("train", 10 * n, n, float(n), {"policy_loss": 1.5}) for n in range(13, 18)])
 
     by_step = {row["_step"]: row for run in read_runs(tmp_path) for row in run["rows"]}
     assert steps([by_step[step] for step in sorted(by_step)], "train/policy_loss") == [10 * n for n in range(1, 18)]
