@@ -7,11 +7,12 @@ from typing import Any
 _LAZY = {
     "load_config": "podracer.config",
     "train": "podracer.api",
+    "resume": "podracer.api",
     "evaluate": "podracer.api",
     "load_policy": "podracer.api",
 }
 
-__all__ = ["__version__", "evaluate", "load_config", "load_policy", "train"]
+__all__ = ["__version__", "evaluate", "load_config", "load_policy", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

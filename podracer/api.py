@@ -15,7 +15,7 @@ from podracer.agent import Agent
 from podracer.build import Environments, build, build_agent, build_environments, build_evaluator, build_plan
 from podracer.config import Config, read_config
 from podracer.console import make_console
-from podracer.conversion import refusals
+from podracer.conversion import ConfigError, refusals
 from podracer.logging import check_installed, make_logger, write_json, write_result
 from podracer.loop import Loop, evaluation_values
 from podracer.parallel.mesh import MeshConfig, Plan
@@ -24,6 +24,7 @@ from podracer.parallel.topologies import local_topology
 from podracer.policy import Policy
 from podracer.provenance import record_run
 from podracer.randomness import run_key
+from podracer.resume import checked, record
 from podracer.runners.evaluator import EvaluationResult
 from podracer.runners.learn import snapshot
 from podracer.runners.workers import call_in_worker
@@ -50,6 +51,36 @@ def train(config: Config, folder: Path | None = None, command: Sequence[str] | N
     Raises:
       ConfigError: before anything is compiled or written.
     """
+    return _train(config, folder, sys.argv if command is None else command, None)
+
+
+def resume(folder: Path, config: Config | None = None, command: Sequence[str] | None = None) -> dict[str, Any]:
+    """Goes on with a run from its newest checkpoint, as if it had never ended.
+
+    Args:
+      folder: of the run.
+      config: its configuration, of which budget, logging, evaluation, checkpoints and devices may be others
+        than they were; None keeps them.
+      command: for the record; None is this process's own.
+
+    Returns:
+      The result of the whole run, as `result.json` holds it.
+
+    Raises:
+      ConfigError: a setting is another that may not be, or there is nothing to go on from.
+    """
+    config = read_config(folder / "config.yaml") if config is None else checked(folder, config)
+    try:
+        saved = checkpoint.load(folder, with_state=True)
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    return _train(config, folder, sys.argv if command is None else command, saved)
+
+
+def _train(
+    config: Config, folder: Path | None, command: Sequence[str], saved: checkpoint.Saved | None
+) -> dict[str, Any]:
+    """Begins a run, or goes on with a saved one."""
     check_installed(config.logger)
     runtime.prepare(config)
     is_writer = jax.process_index() == 0
@@ -59,20 +90,39 @@ def train(config: Config, folder: Path | None = None, command: Sequence[str] | N
         if not is_writer:
             folder = None
         if folder is not None:
-            record_run(config, folder, sys.argv if command is None else command)
-        logger = make_logger(config.logger, folder or Path(), is_writer=folder is not None)
-        if folder is not None:
+            if saved is None:
+                record_run(config, folder, command)
+            else:
+                record(folder, config, command, saved.updates)
             write_json(folder / "plan.json", to_json(run.plan))
-        loop = Loop(run.runner, run.plan, run.evaluate, config.evaluation, logger, console, folder, config.profile)
+        updates = None if saved is None else saved.updates
+        logger = make_logger(config.logger, folder or Path(), is_writer=folder is not None, resume_updates=updates)
+        loop = Loop(
+            run.runner,
+            run.plan,
+            run.evaluate,
+            config.evaluation,
+            logger,
+            console,
+            folder,
+            config.profile,
+            config.checkpoint,
+            saved,
+        )
         status = "failed"
         try:
             if is_writer and config.logger.console != "none":
                 _print_plan(run.plan)
+                if saved is not None:
+                    print(f"going on from update {saved.updates} of {folder}", flush=True)
             console.start(run.plan, _title(config, run.plan))
             loop.run()
             status = "completed"
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             status = "interrupted"
+            updates = None if folder is None else checkpoint.latest(folder)
+            if updates is not None:
+                interrupt.add_note(f"interrupted; podracer train resume={folder} goes on from update {updates}")
             raise
         finally:
             console.close()
@@ -85,9 +135,21 @@ def train(config: Config, folder: Path | None = None, command: Sequence[str] | N
 
 
 def evaluate(
-    folder: Path, *, num_episodes: int | None = None, seed: int | None = None, greedy: bool | None = None
+    folder: Path,
+    *,
+    num_episodes: int | None = None,
+    seed: int | None = None,
+    greedy: bool | None = None,
+    which: int | str = "latest",
 ) -> dict[str, float]:
-    """Evaluates the final parameters of a run; what is not given is as in the run's own evaluations.
+    """Evaluates parameters of a run; what is not given is as in the run's own evaluations, which it repeats exactly.
+
+    Args:
+      folder: of the run.
+      num_episodes: exactly as many episodes.
+      seed: of environments and actions.
+      greedy: whether the most likely actions are taken; False samples.
+      which: the checkpoint: `latest`, `best`, or a number of updates.
 
     Returns:
       What a row of evaluation holds: `episode_return` and its spread, `episode_length`, `episodes`.
@@ -96,35 +158,46 @@ def evaluate(
       ConfigError: `folder` is not the folder of a run.
       FileNotFoundError: the run has left no parameters.
     """
-    return evaluation_values(evaluate_episodes(folder, num_episodes=num_episodes, seed=seed, greedy=greedy))
+    return evaluation_values(
+        evaluate_episodes(folder, num_episodes=num_episodes, seed=seed, greedy=greedy, which=which)
+    )
 
 
 def evaluate_episodes(
-    folder: Path, *, num_episodes: int | None = None, seed: int | None = None, greedy: bool | None = None
+    folder: Path,
+    *,
+    num_episodes: int | None = None,
+    seed: int | None = None,
+    greedy: bool | None = None,
+    which: int | str = "latest",
 ) -> EvaluationResult:
     """Evaluates as `evaluate` does, and returns the return and the length of every episode."""
     config = read_config(folder / "config.yaml")
     given = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy}
     evaluation = dataclasses.replace(config.evaluation, **{k: v for k, v in given.items() if v is not None})
-    agent, environments, policy = _restore(config, folder)
+    agent, environments, policy = _restore(config, folder, which)
     evaluator = build_evaluator(agent, environments, evaluation)
     return call_in_worker("evaluator", lambda workers: evaluator(policy, lambda: workers.stopping))
 
 
-def load_policy(folder: str | Path) -> Policy:
-    """Loads the final policy of a run, to act on NumPy observations.
+def load_policy(folder: str | Path, which: int | str = "latest") -> Policy:
+    """Loads a policy of a run, by default the final one, to act on NumPy observations.
+
+    Args:
+      folder: of the run.
+      which: the checkpoint: `latest`, `best`, or a number of updates.
 
     Raises:
       ConfigError: `folder` is not the folder of a run.
       FileNotFoundError: the run has left no parameters.
     """
     folder = Path(folder)
-    agent, _, policy = _restore(read_config(folder / "config.yaml"), folder)
+    agent, _, policy = _restore(read_config(folder / "config.yaml"), folder, which)
     return Policy(agent, policy)
 
 
-def _restore(config: Config, folder: Path) -> tuple[Agent, Environments, PolicySnapshot]:
-    """The agent of a run for one device, its environment, and its final parameters."""
+def _restore(config: Config, folder: Path, which: int | str) -> tuple[Agent, Environments, PolicySnapshot]:
+    """The agent of a run for one device, its environment, and parameters of it."""
     config = dataclasses.replace(config, topology=None, mesh=MeshConfig())
     with refusals():
         environments = build_environments(config)
@@ -133,7 +206,7 @@ def _restore(config: Config, folder: Path) -> tuple[Agent, Environments, PolicyS
     def example(key: Key) -> PolicySnapshot:
         return snapshot(agent, agent.init_learner(key), jnp.int32(0), 1)
 
-    return agent, environments, checkpoint.restore_policy(folder, jax.eval_shape(example, run_key(0)))
+    return agent, environments, checkpoint.restore_policy(folder, jax.eval_shape(example, run_key(0)), which)
 
 
 def _print_plan(plan: Plan) -> None:

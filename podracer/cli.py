@@ -6,6 +6,7 @@ Nothing heavy is imported before it is known what to do.
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from rich.table import Table
 
+    from podracer.config import Config
     from podracer.runners.evaluator import EvaluationResult
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
@@ -77,7 +79,7 @@ def _train(arguments: list[str]) -> int:
 
         print(train_reference())
         return 0
-    # Who takes a machine away says so by SIGTERM: the run ends in order then, as it does with Ctrl-C.
+    # Who takes a machine away says so by SIGTERM: it ends everything in order, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     import hydra
     from hydra._internal.utils import get_args_parser
@@ -125,17 +127,31 @@ def _job(composed: "DictConfig") -> float | None:
 def _run(composed: "DictConfig", folder: Path, overrides: Sequence[str]) -> float | None:
     from podracer.composition import to_mapping
     from podracer.config import config_from_mapping
-    from podracer.conversion import ConfigError
 
     try:
         config = config_from_mapping(to_mapping(composed))
-        from podracer.api import train
+        command = ["podracer", "train", *overrides]
+        if config.resume is None:
+            from podracer.api import train
 
-        result = train(config, folder, ["podracer", "train", *overrides])
-    except ConfigError:
+            return train(config, folder, command)["final_return"]
+        return _resume(config, folder, overrides, command)
+    finally:
         with contextlib.suppress(OSError):
-            folder.rmdir()  # Hydra has made it; a run that is refused has put nothing in it
-        raise
+            folder.rmdir()  # Hydra has made it; a run that is refused or lies elsewhere has put nothing in it
+
+
+def _resume(config: "Config", folder: Path, overrides: Sequence[str], command: Sequence[str]) -> float | None:
+    from podracer.api import resume, train
+    from podracer.checkpoint import latest
+    from podracer.resume import changed_config
+
+    if config.resume != "auto":
+        folder = Path(config.resume)
+        return resume(folder, changed_config(folder, overrides), command)["final_return"]
+    # A job that is started again by the same command: it goes on where it was, or begins.
+    config = dataclasses.replace(config, resume=None)
+    result = train(config, folder, command) if latest(folder) is None else resume(folder, config, command)
     return result["final_return"]
 
 
@@ -170,6 +186,13 @@ def _evaluate(arguments: list[str]) -> int:
     parser.add_argument("--episodes", type=int, metavar="N", help="number of episodes; by default as in the run")
     parser.add_argument("--seed", type=int, metavar="S", help="of environments and actions; by default as in the run")
     parser.add_argument("--sample", action="store_true", help="sample actions in place of the most likely ones")
+    parser.add_argument(
+        "--checkpoint",
+        default="latest",
+        metavar="WHICH",
+        type=_checkpoint_name,
+        help="latest (default), best, or a number of updates",
+    )
     parser.add_argument("--table", action="store_true", help="show the return and length of every episode")
     options = parser.parse_args(arguments)
 
@@ -179,11 +202,25 @@ def _evaluate(arguments: list[str]) -> int:
 
     runtime.enable_compile_cache()
     greedy = False if options.sample else None
-    result = evaluate_episodes(options.run_folder, num_episodes=options.episodes, seed=options.seed, greedy=greedy)
+    result = evaluate_episodes(
+        options.run_folder,
+        num_episodes=options.episodes,
+        seed=options.seed,
+        greedy=greedy,
+        which=options.checkpoint,
+    )
     if options.table:
         _print_table(_episode_table(result))
     print(json.dumps(evaluation_values(result), indent=2))
     return 0
+
+
+def _checkpoint_name(text: str) -> int | str:
+    if text.isdigit():
+        return int(text)
+    if text not in ("latest", "best"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither latest nor best nor a number of updates")
+    return text
 
 
 def _episode_table(result: "EvaluationResult") -> "Table":

@@ -80,9 +80,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
       ConfigError: with the nearest known key.
     """
     known = register()
-    with translated_errors():
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    for override in parsed:
+    for override in parse_overrides(overrides):
         key = override.key_or_group
         if re.split("[./]", key)[0] == "hydra":
             continue
@@ -90,6 +88,12 @@ def check_overrides(overrides: Sequence[str]) -> None:
             _check_choice(key, override)
         elif not known.has(key):
             raise unknown_key(key, known.keys)
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Parses overrides by Hydra's grammar; raises `ConfigError` for what it does not allow."""
+    with translated_errors():
+        return OverridesParser.create().parse_overrides(list(overrides))
 
 
 @contextlib.contextmanager

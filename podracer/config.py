@@ -24,6 +24,7 @@ from podracer.conversion import (
 from podracer.importing import load_object
 
 if TYPE_CHECKING:
+    from podracer.checkpoint import CheckpointConfig
     from podracer.envs.base import EnvConfig
     from podracer.logging import LoggerConfig
     from podracer.networks.config import NetworkConfig
@@ -37,6 +38,7 @@ SECTIONS = {
     "mesh": "podracer.parallel.mesh:MeshConfig",
     "logger": "podracer.logging:LoggerConfig",
     "evaluation": "podracer.runners.evaluator:EvaluationConfig",
+    "checkpoint": "podracer.checkpoint:CheckpointConfig",
 }
 
 # Groups whose schema depends on their `name`.
@@ -74,6 +76,8 @@ class Settings:
     """Looks for NaNs, compiles as little as possible and acts with one actor: slow, but errors say where."""
     profile: bool = False
     """Writes a JAX trace of updates 10 to 15 into the run's folder."""
+    resume: str | None = None
+    """Folder of a run to go on with; auto: the run's own folder (hydra.run.dir=...), if it has a checkpoint."""
 
     def __post_init__(self):
         if not 0 <= self.seed < 2**32:
@@ -126,6 +130,7 @@ class Config(Settings):
     mesh: "MeshConfig"
     logger: "LoggerConfig"
     evaluation: "EvaluationConfig"
+    checkpoint: "CheckpointConfig"
     topology: "Topology | None" = None  # the machines to plan for; None is the ones that are there
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from podracer import checkpoint
+from podracer.checkpoint import CheckpointConfig, Checkpoints, Saved
+from podracer.interrupts import Interrupts
 from podracer.logging import Logger, Row, train_values
 from podracer.parallel.mesh import Plan
 from podracer.runner import Due, Episodes, Report, Runner, merge_episodes, no_episodes
 from podracer.runners.evaluator import Evaluate, EvaluationConfig, EvaluationResult
-from podracer.runners.workers import Workers, call_in_worker
+from podracer.runners.workers import Stopped, Workers, call_in_worker
 
 # The updates between which `profile=true` records a trace.
 PROFILED_UPDATES = (10, 15)
@@ -35,6 +37,14 @@ class Progress:
     final_return: float | None = None
     policy_lag_sum: float = 0.0
     policy_lag_max: float = 0.0
+    wall_seconds: float = 0.0  # up to the last report
+
+    def to_plain(self) -> dict[str, Any]:
+        return {**vars(self), "episodes": list(self.episodes)}
+
+    @staticmethod
+    def from_plain(values: Mapping[str, Any]) -> "Progress":
+        return Progress(**{**values, "episodes": Episodes(*values["episodes"])})
 
 
 class Loop:
@@ -50,25 +60,51 @@ class Loop:
         console: Any,
         folder: Path | None,
         profile: bool = False,
+        checkpoint: CheckpointConfig | None = None,
+        saved: Saved | None = None,
     ):
+        """Starts nothing yet.
+
+        Args:
+          runner: what trains.
+          plan: of the run.
+          evaluate: None where nothing is evaluated.
+          evaluation: when.
+          logger: where rows go.
+          console: what the terminal shows.
+          folder: of the run; None keeps nothing on disk.
+          profile: whether a trace is written.
+          checkpoint: when to save the run; None is the default.
+          saved: a checkpoint to go on from; None begins.
+        """
         self._runner = runner
         self._evaluate = evaluate
         self._evaluations = evaluation_updates(plan.updates, evaluation)
         self._trace = _Trace(folder / "profile" if profile and folder is not None else None, plan.updates)
         self._logger = logger
         self._console = console
-        self._folder = folder
-        self._started = time.monotonic()
-        self.progress = Progress()
+        self._saved = saved
+        self._saving = _Saving(plan, checkpoint or CheckpointConfig(), folder, saved)
+        self._interrupts = Interrupts()
+        self.progress = Progress() if saved is None else Progress.from_plain(saved.meta["progress"])
+        self._started = time.monotonic() - self.progress.wall_seconds
 
     def run(self) -> None:
-        """Trains from the start to the end of the budget."""
+        """Trains to the end of the budget.
+
+        Raises:
+          KeyboardInterrupt: a signal came. The update in hand was finished and saved if it ended in time.
+        """
         self._console.phase("compiling")
-        state = call_in_worker("init", lambda workers: self._runner.init())
-        with contextlib.closing(self._trace), contextlib.closing(self._runner.run(state, self._due)) as reports:
-            del state  # it is donated
-            for report in reports:
-                self._handle(report)
+        with self._interrupts, contextlib.closing(self._saving):
+            state = call_in_worker("init", lambda workers: self._start())
+            with contextlib.closing(self._trace), contextlib.closing(self._runner.run(state, self._due)) as reports:
+                del state  # it is donated
+                for report in reports:
+                    self._interrupts.has_work = True
+                    self._handle(report)
+                    if self._interrupts.requested and report.snapshot is not None:
+                        raise KeyboardInterrupt
 
     def result(self, status: str) -> dict[str, Any]:
         """Summarises the run so far, as `result.json` holds it."""
@@ -88,27 +124,44 @@ class Loop:
             "best_return": progress.best_return,
             "policy_lag_mean": progress.policy_lag_sum / max(progress.updates, 1),
             "policy_lag_max": progress.policy_lag_max,
-            "wall_seconds": time.monotonic() - self._started,
+            "wall_seconds": self._wall_seconds(),
         }
 
+    def _start(self) -> Any:
+        return self._runner.init() if self._saved is None else self._runner.restore(self._saved.state)
+
+    def _wall_seconds(self) -> float:
+        return time.monotonic() - self._started
+
     def _due(self, updates: int) -> Due:
+        if self._interrupts.requested or self._saving.is_overdue():
+            return Due(updates + 1, snapshot=True, state=self._saving.keeps_state)
         # A snapshot makes the runner pause, so that a trace begins and ends between updates.
-        return Due(min(n for n in self._evaluations + self._trace.updates if n > updates), snapshot=True)
+        saves = [*self._evaluations, *self._saving.next_after(updates)]
+        end = min(n for n in saves + self._trace.updates if n > updates)
+        return Due(end, snapshot=True, state=end in saves and self._saving.keeps_state)
 
     def _handle(self, report: Report) -> None:
         values = train_values(report, report.env_steps - self.progress.env_steps)
         self._account(report)
-        row = Row("train", report.env_steps, report.updates, time.monotonic() - self._started, values)
+        row = Row("train", report.env_steps, report.updates, self.progress.wall_seconds, values)
         self._console.phase("training")
         self._console.report(row)
         self._logger.write(row)
         self._trace.end_at(report.updates)
-        if report.snapshot is not None and report.updates in self._evaluations:
-            if self._folder is not None:
-                checkpoint.save_policy(self._folder, report.snapshot)
-            if self._evaluate is not None:
-                self._run_evaluation(report, is_final=report.updates == self._evaluations[-1])
+        if report.snapshot is not None:
+            self._interrupts.arrived()
+            self._evaluate_and_save(report)
         self._trace.begin_at(report.updates)
+
+    def _evaluate_and_save(self, report: Report) -> None:
+        is_evaluated, episode_return = report.updates in self._evaluations, None
+        try:
+            if is_evaluated and self._evaluate is not None:
+                episode_return = self._run_evaluation(report, is_final=report.updates == self._evaluations[-1])
+        finally:  # what was to be evaluated is kept, also if that fails
+            if is_evaluated or report.state is not None or self._interrupts.requested:
+                self._saving.save(report, self.progress, episode_return)
 
     def _account(self, report: Report) -> None:
         progress, seconds = self.progress, report.timings["train_seconds"]
@@ -121,24 +174,63 @@ class Loop:
         progress.policy_lag_max = max(progress.policy_lag_max, report.metrics.get("policy_lag_max", 0.0))
         progress.episodes = merge_episodes(progress.episodes, report.episodes)
         progress.updates, progress.env_steps = report.updates, report.env_steps
+        progress.wall_seconds = self._wall_seconds()
 
-    def _run_evaluation(self, report: Report, is_final: bool) -> None:
+    def _run_evaluation(self, report: Report, is_final: bool) -> float | None:
+        """Returns the mean return; None if the run was asked to stop meanwhile."""
         self._console.phase("evaluating")
         started = time.monotonic()
 
         def evaluate(workers: Workers) -> EvaluationResult:
-            return self._evaluate(report.snapshot, lambda: workers.stopping)
+            result = self._evaluate(report.snapshot, lambda: workers.stopping or self._interrupts.requested)
+            if self._interrupts.requested:
+                raise Stopped  # it may be of fewer episodes
+            return result
 
-        values = evaluation_values(call_in_worker("evaluator", evaluate))
+        try:
+            values = evaluation_values(call_in_worker("evaluator", evaluate))
+        except Stopped:
+            return None
         values["evaluation_seconds"] = time.monotonic() - started
         mean = values["episode_return"]
         best = self.progress.best_return
         self.progress.best_return = mean if best is None else max(best, mean)
         if is_final:
             self.progress.final_return = mean
-        row = Row("evaluation", report.env_steps, report.updates, time.monotonic() - self._started, values)
+        row = Row("evaluation", report.env_steps, report.updates, self._wall_seconds(), values)
         self._console.evaluation(row)
         self._logger.write(row)
+        return mean
+
+
+class _Saving:
+    """When a run is saved, and with what."""
+
+    def __init__(self, plan: Plan, config: CheckpointConfig, folder: Path | None, saved: Saved | None):
+        self._config = config
+        self._period = config.period_env_steps and max(1, config.period_env_steps // plan.env_steps_per_update)
+        best = [] if saved is None else saved.meta["best"]
+        self._checkpoints = None if folder is None else Checkpoints(folder, config, best)
+        self._last = time.monotonic()
+        self.keeps_state = config.enabled and folder is not None
+
+    def is_overdue(self) -> bool:
+        seconds = self._config.period_seconds
+        return self.keeps_state and seconds is not None and time.monotonic() - self._last > seconds
+
+    def next_after(self, updates: int) -> list[int]:
+        """The number of updates at which the period in environment steps ends next; [] if there is none."""
+        return [(updates // self._period + 1) * self._period] if self.keeps_state and self._period else []
+
+    def save(self, report: Report, progress: Progress, episode_return: float | None) -> None:
+        if self._checkpoints is not None:
+            meta = {"env_steps": report.env_steps, "progress": progress.to_plain()}
+            self._checkpoints.save(report.updates, report.snapshot, report.state, meta, episode_return)
+        self._last = time.monotonic()
+
+    def close(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
 
 
 class _Trace:

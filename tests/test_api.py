@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from podracer import api
+from podracer import api, checkpoint
 from podracer.build import Run
 from podracer.config import load_config, read_config
 from podracer.conversion import ConfigError
@@ -37,7 +37,7 @@ def train(folder, *overrides):
 
 
 def saved_policy(folder):
-    return api._restore(read_config(folder / "config.yaml"), folder)[2]
+    return api._restore(read_config(folder / "config.yaml"), folder, "latest")[2]
 
 
 def rows(folder, kind="train"):
@@ -184,7 +184,7 @@ def test_B01_an_evaluator_that_raises(monkeypatch, tmp_path, runner):
     error = run_double(monkeypatch, tmp_path, runner, failing_evaluator)
     assert isinstance(error, EnvError)
     assert_failed(tmp_path, error, "evaluator", [4])
-    assert (tmp_path / "checkpoints" / "policy").is_dir()  # what was to be evaluated is kept
+    assert checkpoint.latest(tmp_path) is not None  # what was to be evaluated is kept
 
 
 @pytest.mark.parametrize("runner", ["anakin", "sebulba"])

@@ -179,7 +179,7 @@ def test_an_error_is_shown_once_where_it_was_raised_and_a_refusal_without_traceb
     printed = capsys.readouterr().err
     assert printed.count("Traceback") == 1 and printed.count("RuntimeError: no luck") == 1
     assert "hydra/" not in printed
-    assert cli.main(["train", "seed=1"]) == 2
+    assert cli.main(["train", "seed=1", "hydra.run.dir=second"]) == 2
     assert capsys.readouterr().err == "podracer: env.num_envs=7 does not divide\n"
 
 

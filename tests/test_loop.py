@@ -1,5 +1,6 @@
 import _thread
 import json
+import signal
 import threading
 import time
 import traceback
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podracer.checkpoint import CheckpointConfig, Checkpoints
 from podracer.console import Silent
 from podracer.loggers.jsonl import JsonLines
 from podracer.loop import Loop, evaluation_updates
@@ -23,7 +25,7 @@ class FakeRunner:
     """Makes `updates` updates of 10 environment steps, in chunks of at most `chunk`."""
 
     def __init__(self, updates, chunk=4):
-        self.plan = SimpleNamespace(updates=updates)
+        self.plan = SimpleNamespace(updates=updates, env_steps_per_update=10)
         self.closed = False
         self.chunks = []
         self._chunk = chunk
@@ -45,7 +47,8 @@ class FakeRunner:
                 episodes = Episodes(made, 2.0 * made, 3 * made, 1.0, 3.0) if made > 1 else no_episodes()
                 timings = {"train_seconds": made / 10, "compile_seconds": 1.0 if updates == made else 0.0}
                 is_due = upcoming.snapshot and updates == end
-                yield Report(updates, 10 * updates, metrics, episodes, timings, snapshot if is_due else None)
+                state = {"x": np.arange(2)} if upcoming.state and updates == end else None
+                yield Report(updates, 10 * updates, metrics, episodes, timings, snapshot if is_due else None, state)
         finally:
             self.closed = True
 
@@ -64,9 +67,9 @@ class Rows:
         return [row.updates for row in self.rows if row.kind == kind]
 
 
-def make_loop(runner, *, evaluate=None, evaluation=None, logger=None, folder=None, profile=False):
+def make_loop(runner, *, evaluate=None, evaluation=None, logger=None, folder=None, profile=False, checkpoint=None):
     evaluation = evaluation or EvaluationConfig(num_episodes=0)
-    return Loop(runner, runner.plan, evaluate, evaluation, logger or Rows(), Silent(), folder, profile)
+    return Loop(runner, runner.plan, evaluate, evaluation, logger or Rows(), Silent(), folder, profile, checkpoint)
 
 
 def rising(snapshot, stopping):
@@ -206,12 +209,92 @@ def test_an_interrupt_ends_an_evaluation():
 
 def test_the_parameters_of_every_evaluation_are_saved(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr("podracer.checkpoint.save_policy", lambda folder, snapshot: saved.append(int(snapshot.version)))
+
+    def save(self, updates, policy, state, meta, episode_return):
+        assert int(policy.version) == updates == meta["progress"]["updates"]
+        saved.append((updates, episode_return))
+
+    monkeypatch.setattr(Checkpoints, "save", save)
     make_loop(FakeRunner(10), evaluate=rising, evaluation=EvaluationConfig(num_evaluations=3), folder=tmp_path).run()
-    assert saved == [4, 7, 10]
+    assert saved == [(4, 14.0), (7, 7.0), (10, 10.0)]
     saved.clear()
     make_loop(FakeRunner(10), folder=tmp_path).run()  # final parameters are saved without any evaluation, too
-    assert saved == [10]
+    assert saved == [(10, None)]
+
+
+def test_a_run_is_saved_when_its_period_in_steps_ends(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append((updates, rest[1] is not None)))
+    runner = FakeRunner(10)
+    # 10 steps an update: every third update.
+    make_loop(runner, folder=tmp_path, checkpoint=CheckpointConfig(period_env_steps=35)).run()
+    assert saved == [(3, True), (6, True), (9, True), (10, True)]
+    saved.clear()
+    config = CheckpointConfig(period_env_steps=35, enabled=False)
+    make_loop(FakeRunner(10), folder=tmp_path, checkpoint=config).run()
+    assert saved == [(10, False)]
+
+
+def test_a_run_is_saved_when_its_period_in_seconds_ends(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append(updates))
+    make_loop(FakeRunner(5), folder=tmp_path, checkpoint=CheckpointConfig(period_seconds=1e-9)).run()
+    assert saved == [1, 2, 3, 4, 5]
+    saved.clear()
+    make_loop(FakeRunner(5), folder=tmp_path, checkpoint=CheckpointConfig(period_seconds=1e9)).run()
+    assert saved == [5]
+
+
+def test_a_signal_lets_the_update_in_hand_end_and_saves_it(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append((updates, rest[1] is not None)))
+    runner, rows = FakeRunner(1000), Rows()
+    write = rows.write
+
+    def write_and_signal(row):
+        write(row)
+        if row.updates == 8:
+            signal.raise_signal(signal.SIGTERM)
+
+    rows.write = write_and_signal
+    with pytest.raises(KeyboardInterrupt):
+        make_loop(runner, logger=rows, folder=tmp_path).run()
+    assert saved == [(9, True)] and rows.updates("train")[-1] == 9
+    assert runner.closed and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_during_an_evaluation_ends_it_and_saves_the_run(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append((updates, rest[-1])))
+
+    def evaluate(policy, stopping):
+        _thread.interrupt_main()
+        while not stopping():
+            time.sleep(0.01)
+        return EvaluationResult(np.zeros(1), np.ones(1), 0)
+
+    rows = Rows()
+    loop = make_loop(
+        FakeRunner(10), evaluate=evaluate, evaluation=EvaluationConfig(num_evaluations=3), logger=rows, folder=tmp_path
+    )
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    assert saved == [(4, None)] and rows.updates("evaluation") == []
+
+
+def test_a_second_signal_ends_a_run_at_once(monkeypatch, tmp_path):
+    saved = []
+    monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append(updates))
+    rows = Rows()
+
+    def write(row):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    rows.write = write
+    with pytest.raises(KeyboardInterrupt):
+        make_loop(FakeRunner(1000), logger=rows, folder=tmp_path).run()
+    assert saved == []
 
 
 @pytest.fixture

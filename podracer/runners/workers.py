@@ -174,6 +174,9 @@ def call_in_worker(name: str, function: Callable[[Workers], Item]) -> Item:
     """Calls a function in a thread and returns its result, so that the main thread hears signals meanwhile.
 
     The function is given the group it belongs to: where it loops, it looks at `stopping`.
+
+    Raises:
+      Stopped: if the function did.
     """
     with Workers() as workers:
         reports: Reports[Item] = Reports(workers)
@@ -183,5 +186,6 @@ def call_in_worker(name: str, function: Callable[[Workers], Item]) -> Item:
             reports.end()
 
         workers.start(name, work)
-        (result,) = reports
-        return result
+        for result in reports:
+            return result
+        raise Stopped
