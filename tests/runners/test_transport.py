@@ -126,7 +126,7 @@ def test_an_environment_always_lands_in_the_same_column_of_the_same_learner(acto
     runner = make_sebulba(Factory(4), actors=actors, threads=threads, learners=learners)
     num_actors, num_envs = len(actors) * threads, runner.plan.num_envs
     parts = max(1, len(learners) // num_actors)
-    per_device = runner._pieces_per_device
+    per_device = runner.pieces_per_device
     pieces = []
     for actor in range(num_actors):
         first = actor * len(learners) // num_actors
