@@ -74,7 +74,7 @@ def _loop_seconds(run: Run, seconds: float) -> float:
 
     def phases(state: Any, trajectory: Trajectory, key: Key) -> Any:
         def phase(carry, key):
-            state, replay_state, metrics = learn(agent, replay, *carry, trajectory, key, jnp.float32(0.0))
+            state, replay_state, metrics, _ = learn(agent, replay, *carry, trajectory, key, jnp.float32(0.0))
             return (state, replay_state), metrics
 
         return jax.lax.scan(phase, (state, replay.init(trajectory)), jax.random.split(key, _PHASES))

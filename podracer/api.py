@@ -107,6 +107,7 @@ def _train(
             folder,
             config.profile,
             config.checkpoint,
+            config.faults,
             saved,
         )
         status = "failed"

@@ -14,6 +14,7 @@ from podracer.conversion import ConfigError, refusals
 from podracer.envs.autoreset import AutoReset
 from podracer.envs.base import BatchedEnv, EnvConfig, HostEnv
 from podracer.envs.checks import check_env
+from podracer.envs.host_guard import GuardedHost
 from podracer.envs.wrappers import wrap
 from podracer.networks.config import resolve_platform
 from podracer.parallel.memory import memory
@@ -172,12 +173,16 @@ def _sebulba(
 
     def make_env(shard: int) -> HostEnv:
         device = devices[shard % run_plan.actors_per_host]
-        return environments.make_host(
-            run_plan.envs_per_actor, run_plan.env_threads_per_actor, run_plan.seed, shard, device
-        )
+
+        def make() -> HostEnv:
+            return environments.make_host(
+                run_plan.envs_per_actor, run_plan.env_threads_per_actor, run_plan.seed, shard, device
+            )
+
+        return GuardedHost(make, config.faults, shard)
 
     example = example_trajectory(agent, environments.spec, run_plan.num_envs, run_plan.envs_per_learner)
-    return Sebulba(agent, make_env, replay, run_plan, mesh, devices, example, config.runner.build())
+    return Sebulba(agent, make_env, replay, run_plan, mesh, devices, example, config.runner.build(), config.faults)
 
 
 def _make_host(config: EnvConfig, num_envs: int, num_threads: int) -> HostEnv:

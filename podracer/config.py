@@ -26,6 +26,7 @@ from podracer.importing import load_object
 if TYPE_CHECKING:
     from podracer.checkpoint import CheckpointConfig
     from podracer.envs.base import EnvConfig
+    from podracer.faults import FaultsConfig
     from podracer.logging import LoggerConfig
     from podracer.networks.config import NetworkConfig
     from podracer.parallel.mesh import MeshConfig, Topology
@@ -39,6 +40,7 @@ SECTIONS = {
     "logger": "podracer.logging:LoggerConfig",
     "evaluation": "podracer.runners.evaluator:EvaluationConfig",
     "checkpoint": "podracer.checkpoint:CheckpointConfig",
+    "faults": "podracer.faults:FaultsConfig",
 }
 
 # Groups whose schema depends on their `name`.
@@ -131,6 +133,7 @@ class Config(Settings):
     logger: "LoggerConfig"
     evaluation: "EvaluationConfig"
     checkpoint: "CheckpointConfig"
+    faults: "FaultsConfig"
     topology: "Topology | None" = None  # the machines to plan for; None is the ones that are there
 
 

@@ -183,7 +183,7 @@ def train_values(report: "Report", chunk_env_steps: int) -> dict[str, float]:
       and `episode_return_max`.
     """
     count, return_sum, length_sum, return_min, return_max = report.episodes
-    values = {**report.metrics, **report.timings, "episodes": count}
+    values = {**report.metrics, **report.timings, **report.counters, "episodes": count}
     values["steps_per_second"] = chunk_env_steps / max(report.timings["train_seconds"], 1e-9)
     if count:
         values["episode_return"] = return_sum / count

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from podracer.checkpoint import CheckpointConfig, Checkpoints, Saved
+from podracer.faults import FaultsConfig, NonFiniteError
 from podracer.interrupts import Interrupts
 from podracer.logging import Logger, Row, train_values
 from podracer.parallel.mesh import Plan
@@ -61,6 +62,7 @@ class Loop:
         folder: Path | None,
         profile: bool = False,
         checkpoint: CheckpointConfig | None = None,
+        faults: FaultsConfig | None = None,
         saved: Saved | None = None,
     ):
         """Starts nothing yet.
@@ -75,6 +77,7 @@ class Loop:
           folder: of the run; None keeps nothing on disk.
           profile: whether a trace is written.
           checkpoint: when to save the run; None is the default.
+          faults: what is done about updates that are not finite; None is the default.
           saved: a checkpoint to go on from; None begins.
         """
         self._runner = runner
@@ -85,6 +88,7 @@ class Loop:
         self._console = console
         self._saved = saved
         self._saving = _Saving(plan, checkpoint or CheckpointConfig(), folder, saved)
+        self._faults = faults or FaultsConfig()
         self._interrupts = Interrupts()
         self.progress = Progress() if saved is None else Progress.from_plain(saved.meta["progress"])
         self._started = time.monotonic() - self.progress.wall_seconds
@@ -143,11 +147,18 @@ class Loop:
 
     def _handle(self, report: Report) -> None:
         values = train_values(report, report.env_steps - self.progress.env_steps)
+        first = self.progress.updates + 1
         self._account(report)
         row = Row("train", report.env_steps, report.updates, self.progress.wall_seconds, values)
         self._console.phase("training")
         self._console.report(row)
         self._logger.write(row)
+        skipped = report.counters.get("skipped_updates", 0)
+        if skipped and self._faults.nonfinite == "stop":
+            raise NonFiniteError(
+                f"{skipped} of the updates {first} to {report.updates} gave parameters that are NaN or infinite, and "
+                "were not made; debug=true finds where the first NaN came from, and faults.nonfinite=skip goes on"
+            )
         self._trace.end_at(report.updates)
         if report.snapshot is not None:
             self._interrupts.arrived()

@@ -17,7 +17,18 @@ from podracer.logging import write_json
 
 # Nothing that decides how a step is made. What the rest of the budget is, schedules see.
 MAY_CHANGE = frozenset(
-    {"total_env_steps", "debug", "profile", "resume", "logger", "evaluation", "checkpoint", "mesh", "topology"}
+    {
+        "total_env_steps",
+        "debug",
+        "profile",
+        "resume",
+        "logger",
+        "evaluation",
+        "checkpoint",
+        "faults",
+        "mesh",
+        "topology",
+    }
 )
 
 

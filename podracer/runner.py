@@ -37,6 +37,7 @@ class Report(NamedTuple):
     metrics: dict[str, float]  # means over the chunk's updates
     episodes: Episodes
     timings: dict[str, float]  # seconds of the chunk by activity; `train_seconds` is the whole of it
+    counters: dict[str, int]  # within the chunk: skipped_updates; of host environments restarted, dropped (transitions)
     snapshot: PolicySnapshot | None = None
     state: RunState | None = None  # a tree; its arrays are donated when the next report is asked for
 

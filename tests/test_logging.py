@@ -152,7 +152,7 @@ def test_a_folder_is_not_taken_for_a_package(tmp_path):
 
 
 def test_train_values_are_absent_when_no_episode_ended():
-    report = Report(2, 256, {"policy_loss": 0.5}, no_episodes(), {"train_seconds": 0.5, "act_seconds": 0.25})
+    report = Report(2, 256, {"policy_loss": 0.5}, no_episodes(), {"train_seconds": 0.5, "act_seconds": 0.25}, {})
     assert train_values(report, 128) == {
         "policy_loss": 0.5,
         "train_seconds": 0.5,

@@ -13,6 +13,7 @@ import pytest
 
 from podracer.checkpoint import CheckpointConfig, Checkpoints
 from podracer.console import Silent
+from podracer.faults import FaultsConfig, NonFiniteError
 from podracer.loggers.jsonl import JsonLines
 from podracer.loop import Loop, evaluation_updates
 from podracer.runner import Episodes, Report, no_episodes
@@ -48,7 +49,7 @@ class FakeRunner:
                 timings = {"train_seconds": made / 10, "compile_seconds": 1.0 if updates == made else 0.0}
                 is_due = upcoming.snapshot and updates == end
                 state = {"x": np.arange(2)} if upcoming.state and updates == end else None
-                yield Report(updates, 10 * updates, metrics, episodes, timings, snapshot if is_due else None, state)
+                yield Report(updates, 10 * updates, metrics, episodes, timings, {}, snapshot if is_due else None, state)
         finally:
             self.closed = True
 
@@ -67,9 +68,13 @@ class Rows:
         return [row.updates for row in self.rows if row.kind == kind]
 
 
-def make_loop(runner, *, evaluate=None, evaluation=None, logger=None, folder=None, profile=False, checkpoint=None):
+def make_loop(
+    runner, *, evaluate=None, evaluation=None, logger=None, folder=None, profile=False, checkpoint=None, faults=None
+):
     evaluation = evaluation or EvaluationConfig(num_episodes=0)
-    return Loop(runner, runner.plan, evaluate, evaluation, logger or Rows(), Silent(), folder, profile, checkpoint)
+    return Loop(
+        runner, runner.plan, evaluate, evaluation, logger or Rows(), Silent(), folder, profile, checkpoint, faults
+    )
 
 
 def rising(snapshot, stopping):
@@ -295,6 +300,29 @@ def test_a_second_signal_ends_a_run_at_once(monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         make_loop(FakeRunner(1000), logger=rows, folder=tmp_path).run()
     assert saved == []
+
+
+class Skipping(FakeRunner):
+    """Two of its updates 5 to 8 are not finite."""
+
+    def run(self, state, due):
+        for report in super().run(state, due):
+            yield report._replace(counters={"skipped_updates": 2 if report.updates == 8 else 0})
+
+
+def test_updates_that_are_not_finite_end_the_run_and_no_checkpoint_follows(tmp_path, monkeypatch):
+    saved, rows = [], Rows()
+    monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append(updates))
+    config = CheckpointConfig(period_env_steps=40)
+    with pytest.raises(NonFiniteError, match="^2 of the updates 5 to 8 gave parameters"):
+        make_loop(Skipping(20), logger=rows, folder=tmp_path, checkpoint=config).run()
+    assert saved == [4] and rows.rows[-1].values["skipped_updates"] == 2
+
+
+def test_updates_that_are_not_finite_may_be_skipped(tmp_path):
+    rows = Rows()
+    make_loop(Skipping(20), logger=rows, faults=FaultsConfig(nonfinite="skip")).run()
+    assert sum(row.values["skipped_updates"] for row in rows.rows) == 2 and rows.updates("train")[-1] == 20
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from podracer.envs.base import HostEnv
 from podracer.parallel.mesh import Plan
 from podracer.randomness import Role, host_seeds, run_key, shard_key
 from podracer.runner import Episodes, merge_episodes, no_episodes
+from podracer.runners.activities import STEPPING, Activities
 from podracer.runners.parking import ActorState, Parking
 from podracer.runners.transport import ParameterStore, Unroll, split_batch
 from podracer.runners.unroll import act_and_record, empty_buffer
@@ -101,6 +102,7 @@ class ActorThread:
     queue: Channel[Unroll]
     lag: int | None  # unroll n acts on version n - lag; None acts on the newest
     parking: Parking
+    activities: Activities
     refresh_each_step: bool
     first_version: int  # that there is
     saved: Arrays | None = None  # an `ActorState` to go on from; None begins
@@ -111,11 +113,13 @@ class ActorThread:
         """Unrolls until the budget is spent."""
         # Threads do not inherit a default device: everything made here belongs on the actor's.
         with jax.default_device(self.device):
+            self._begin("making its environments")
             env = self.make_env(self.shard)
             try:
                 self._run(env)
             finally:
                 env.close()
+                self.activities.end(f"actor-{self.index}")
 
     def _run(self, env: HostEnv) -> None:
         sharding = SingleDeviceSharding(self.device)
@@ -125,6 +129,7 @@ class ActorThread:
         act_key = shard_key(key, Role.ACT, self.shard)
         state = self._start(env, key, sharding)
         while state.next_unroll < self.plan.updates:
+            self._begin("parked while the run is saved")
             self.parking.enter(self.index, state._replace(env=getattr(env, "state", None)))
             memory, timestep = self._unroll(env, state.next_unroll, hyper, act_key, state.memory, state.timestep)
             state = ActorState(state.next_unroll + 1, memory, timestep, None)
@@ -150,7 +155,8 @@ class ActorThread:
     ) -> tuple[ArrayTree, TimeStep]:
         """Acts for T steps and hands the trajectory over; returns the memory and timestep to go on from."""
         watch, record, unroll_length = Stopwatch(), HostRecord(), self.agent.unroll_length
-        start, actor_state = np.int32(index * unroll_length), memory
+        start, actor_state, restarts = np.int32(index * unroll_length), memory, getattr(env, "restarts", 0)
+        self._begin("waiting for parameters")
         with watch.measure("actor_wait_seconds"):
             version, policy = self._policy(index)
         buffer = self.programs.buffer(policy, actor_state, timestep._replace(extras=()))
@@ -161,6 +167,7 @@ class ActorThread:
             arguments = (hyper, policy, actor_state, timestep._replace(extras=()), buffer, start, np.int32(t), act_key)
             if not self._has_acted:
                 self._has_acted = True
+                self._begin("compiling")
                 with watch.measure("compile_seconds"), self.programs.compiling:
                     next_state, action, buffer = self.programs.act(*arguments)
             else:
@@ -170,18 +177,35 @@ class ActorThread:
                 actor_state = next_state
                 with watch.measure("act_seconds"):
                     action = np.asarray(action)  # waits for the device
+                self._begin(STEPPING)
                 with watch.measure("env_seconds"):
                     timestep = env.step(action)
+                self._begin("acting")
         with watch.measure("act_seconds"):
             # Afterwards nothing reads the environment's arrays, which it may write into at its next step.
             jax.block_until_ready(buffer)
+        self._begin("waiting for the learner to take its unroll")
+        restarts = getattr(env, "restarts", 0) - restarts
         with watch.measure("actor_wait_seconds"):
             pieces = self.programs.split(Trajectory(buffer, memory))
             pieces = tuple(jax.device_put(piece, device) for piece, device in zip(pieces, self.learner_devices))
             self.queue.put(
-                Unroll(self.index, index, pieces, record.versions, record.env_steps, record.episodes, watch.seconds)
+                Unroll(
+                    self.index,
+                    index,
+                    pieces,
+                    record.versions,
+                    record.env_steps,
+                    record.episodes,
+                    restarts,
+                    restarts * env.num_envs,
+                    watch.seconds,
+                )
             )
         return actor_state, timestep
+
+    def _begin(self, what: str) -> None:
+        self.activities.begin(f"actor-{self.index}", what)
 
     def _policy(self, index: int) -> tuple[int, PolicySnapshot]:
         if self.lag is None:

@@ -65,6 +65,7 @@ class Totals(NamedTuple):
     """What a call sums over its updates."""
 
     metrics: dict[str, Array]  # [] each, the same on every device
+    skipped: Array  # [] int32, likewise
     unrolls: UnrollSums  # [D] each
 
 
@@ -102,7 +103,7 @@ class Anakin:
     def program(self) -> Callable[..., tuple[DeviceState, Totals]]:
         """The jitted program: `(hyper, state, num_updates, key) -> (state, totals)`, the state donated."""
         specs = self._specs()
-        out_specs = specs, Totals(REPLICATED, PartitionSpec(self.mesh.axis_names[0]))
+        out_specs = specs, Totals(REPLICATED, REPLICATED, PartitionSpec(self.mesh.axis_names[0]))
         chunk = spmd(self._chunk, self.mesh, (REPLICATED, specs, REPLICATED, REPLICATED), out_specs)
         return jax.jit(chunk, donate_argnums=1)
 
@@ -138,21 +139,21 @@ class Anakin:
                 agent, self.env, policy, state.actor, keys[Role.ACT], keys[Role.ENV_STEP], start
             )
             learn_key = jax.random.fold_in(keys[Role.LEARN], state.updates)
-            learner, replay, metrics = learn(
+            learner, replay, metrics, skipped = learn(
                 agent, self.replay, state.learner, state.replay, trajectory, learn_key, policy.progress
             )
-            return DeviceState(learner, replay, actor, state.updates + 1), Totals(metrics, sums)
+            return DeviceState(learner, replay, actor, state.updates + 1), Totals(metrics, skipped, sums)
 
         def accumulate(_, carry):
             state, totals = carry
             state, latest = update(state)
             metrics = jax.tree.map(jnp.add, totals.metrics, latest.metrics)
-            return state, Totals(metrics, merge_sums(totals.unrolls, latest.unrolls))
+            return state, Totals(metrics, totals.skipped + latest.skipped, merge_sums(totals.unrolls, latest.unrolls))
 
         _, shapes = jax.eval_shape(update, state)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         unrolls = zeros.unrolls._replace(return_min=jnp.full((), jnp.inf), return_max=jnp.full((), -jnp.inf))
-        state, totals = jax.lax.fori_loop(0, num_updates, accumulate, (state, Totals(zeros.metrics, unrolls)))
+        state, totals = jax.lax.fori_loop(0, num_updates, accumulate, (state, zeros._replace(unrolls=unrolls)))
         return state, totals._replace(unrolls=jax.tree.map(lambda leaf: leaf[None], totals.unrolls))
 
 
@@ -242,6 +243,7 @@ class _Thread:
             metrics={name: float(value) / call.num_updates for name, value in totals.metrics.items()},
             episodes=to_episodes(totals.unrolls),
             timings={"train_seconds": seconds, "compile_seconds": compile_seconds},
+            counters={"skipped_updates": int(totals.skipped)},
             snapshot=call.snapshot,
             state=None if call.state is None else AnakinState(call.state, call.updates, self._env_steps),
         )

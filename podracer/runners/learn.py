@@ -26,7 +26,7 @@ def learn(
     trajectory: Trajectory,
     key: Key,
     progress: Array,
-) -> tuple[ArrayTree, ArrayTree, dict[str, Array]]:
+) -> tuple[ArrayTree, ArrayTree, dict[str, Array], Array]:
     """Adds a trajectory to the replay and learns from it, on one device.
 
     Args:
@@ -34,25 +34,36 @@ def learn(
       key: of this device and this update.
       progress: `[]` f32, share of the budget done.
 
+    An update that would leave NaN or an infinity in the learner's state is not made.
+
     Returns:
-      The learner's and the replay's next state, and the metrics averaged over the updates made.
+      The learner's and the replay's next state, the metrics averaged over the updates, and `[]` int32,
+      how many updates were not made.
     """
 
     def update(carry, key):
         learner_state, replay_state = carry
         sample_key, update_key = jax.random.split(key)
         batch = replay.sample(replay_state, sample_key)
-        learner_state, output = agent.update(learner_state, batch, update_key, progress=progress)
+        updated, output = agent.update(learner_state, batch, update_key, progress=progress)
+        finite = _is_finite(updated)
+        learner_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, learner_state)
         if output.priorities is not None:
             replay_state = replay.set_priorities(replay_state, batch.indices, output.priorities)
-        return (learner_state, replay_state), output.metrics
+        return (learner_state, replay_state), (output.metrics, (~finite).astype(jnp.int32))
 
     carry = learner_state, replay.add(replay_state, trajectory)
     if replay.updates_per_unroll == 1:
         # Not a scan of length one: that would carry, and so copy, an on-policy trajectory.
-        (learner_state, replay_state), metrics = update(carry, key)
+        (learner_state, replay_state), (metrics, skipped) = update(carry, key)
     else:
         keys = jax.random.split(key, replay.updates_per_unroll)
-        (learner_state, replay_state), metrics = jax.lax.scan(update, carry, keys)
-        metrics = jax.tree.map(lambda values: jnp.mean(values, 0), metrics)
-    return learner_state, replay.retain(replay_state), metrics
+        (learner_state, replay_state), (metrics, skipped) = jax.lax.scan(update, carry, keys)
+        metrics, skipped = jax.tree.map(lambda values: jnp.mean(values, 0), metrics), jnp.sum(skipped)
+    return learner_state, replay.retain(replay_state), metrics, skipped
+
+
+def _is_finite(tree: ArrayTree) -> Array:
+    """`[]` bool, whether every floating-point number is finite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)

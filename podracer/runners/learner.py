@@ -13,6 +13,7 @@ from podracer.agent import hyper_parameters
 from podracer.parallel.spmd import REPLICATED
 from podracer.randomness import run_key
 from podracer.runner import Due, Report, merge_episodes, no_episodes
+from podracer.runners.activities import Activities
 from podracer.runners.actor import Stopwatch
 from podracer.runners.learn import snapshot
 from podracer.runners.pacing import ChunkSizes
@@ -51,13 +52,14 @@ class Learner:
         workers: Workers,
         store: ParameterStore,
         parking: Parking,
+        activities: Activities,
         queues: list[Channel[Unroll]],
         state: SebulbaState,
         due: Callable[[int], Due],
         reports: Reports[Report],
     ):
         self._runner, self._workers, self._store, self._parking = runner, workers, store, parking
-        self._queues, self._due, self._reports = queues, due, reports
+        self._activities, self._queues, self._due, self._reports = activities, queues, due, reports
         self._device, self._updates, self._env_steps = state.device, state.updates, state.env_steps
         self._waiting = [collections.deque(unrolls) for unrolls in state.waiting] or [
             collections.deque() for _ in queues
@@ -95,7 +97,9 @@ class Learner:
                 report = report._replace(snapshot=self._take_snapshot(self._device))
             if is_due and due.state:
                 report = report._replace(state=self._park())
+            self._activities.begin("learner", "waiting for its report to be handled")
             self._reports.send(report, pause=report.snapshot is not None or report.state is not None)
+            self._activities.progressed()
             if report.state is not None:
                 self._parking.open()
         self._reports.end()
@@ -122,13 +126,13 @@ class Learner:
         started, watch = time.perf_counter(), Stopwatch()
         metrics: list[Any] = []
         lags: list[np.ndarray] = []
+        counters = dict.fromkeys(("skipped_updates", "restarted", "dropped"), 0)
         episodes, actor_compile_seconds = no_episodes(), 0.0
         actor_seconds: dict[str, float] = {}
         for _ in range(num_updates):
             with watch.measure("learner_wait_seconds"):
-                unrolls = [
-                    waiting.popleft() if waiting else queue.get() for queue, waiting in zip(self._queues, self._waiting)
-                ]
+                unrolls = [self._take(actor) for actor in range(len(self._queues))]
+            self._activities.begin("learner", "learning" if self._compiled else "compiling")
             with watch.measure("learn_seconds" if self._compiled else "compile_seconds"):
                 metrics.append(self._update(unrolls))
                 self._compiled = True
@@ -139,12 +143,15 @@ class Learner:
             for unroll in unrolls:
                 lags.append(self._updates - 1 - unroll.versions)
                 self._env_steps += unroll.env_steps
+                counters["restarted"] += unroll.restarts
+                counters["dropped"] += unroll.dropped
                 episodes = merge_episodes(episodes, unroll.episodes)
                 for name, seconds in unroll.seconds.items():
                     actor_seconds[name] = actor_seconds.get(name, 0.0) + seconds / len(self._queues)
                 actor_compile_seconds = max(actor_compile_seconds, unroll.seconds.get("compile_seconds", 0.0))
         with watch.measure("learn_seconds"):
-            metrics = jax.device_get(metrics)
+            metrics, skipped = zip(*jax.device_get(metrics))
+        counters["skipped_updates"] = int(np.sum(skipped))
         # Actors compile first, the learner with their first unrolls.
         compile_seconds = actor_compile_seconds + watch.seconds.pop("compile_seconds", 0.0)
         seconds = time.perf_counter() - started - compile_seconds
@@ -153,10 +160,16 @@ class Learner:
         means["policy_lag_mean"] = float(np.mean(lags))
         means["policy_lag_max"] = float(np.max(lags))
         timings = {**actor_seconds, **watch.seconds, "train_seconds": seconds, "compile_seconds": compile_seconds}
-        return Report(self._updates, self._env_steps, means, episodes, timings)
+        return Report(self._updates, self._env_steps, means, episodes, timings, counters)
 
-    def _update(self, unrolls: list[Unroll]) -> dict[str, Array]:
-        """Dispatches one update and publishes what it results in."""
+    def _take(self, actor: int) -> Unroll:
+        if self._waiting[actor]:
+            return self._waiting[actor].popleft()
+        self._activities.begin("learner", f"waiting for an unroll of actor-{actor}")
+        return self._queues[actor].get()
+
+    def _update(self, unrolls: list[Unroll]) -> tuple[dict[str, Array], Array]:
+        """Dispatches one update and publishes what it results in; returns its metrics, and if it was not made."""
         self._device, packed, metrics = self._program(self._hyper, self._device, self._join(unrolls), self._key)
         self._updates += 1
         self._store.publish(self._updates, packed)

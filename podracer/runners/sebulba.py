@@ -9,7 +9,7 @@ An update consumes one unroll of every actor, joined in actor order.
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import jax
@@ -18,12 +18,14 @@ from jax.sharding import Mesh, PartitionSpec
 
 from podracer.agent import Agent, with_hyper_parameters
 from podracer.envs.base import HostEnv
+from podracer.faults import FaultsConfig
 from podracer.parallel import collectives
 from podracer.parallel.mesh import Plan
 from podracer.parallel.spmd import REPLICATED, axis_name, put, shardings, spmd
 from podracer.randomness import Role, run_key, shard_key
 from podracer.replay.base import Replay
 from podracer.runner import Due, Report
+from podracer.runners.activities import Activities
 from podracer.runners.actor import ActorPrograms, ActorThread
 from podracer.runners.learn import learn, snapshot
 from podracer.runners.learner import Learner, LearnerShards, SebulbaState
@@ -81,6 +83,7 @@ class Sebulba:
     actor_devices: tuple[jax.Device, ...]  # one an actor thread of this process
     example: Trajectory  # shapes of a learner device's trajectory
     config: SebulbaConfig = SebulbaConfig()
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
 
     def init(self) -> SebulbaState:
         """Makes the state of a new run on the learner's mesh."""
@@ -122,10 +125,11 @@ class Sebulba:
             keep = _FREE_VERSIONS if self.lag is None else self.lag + 1
             store = ParameterStore(workers, self.actor_devices, example, keep)
             parking = Parking(workers, len(self.actor_devices))
-            queues = self._start_actors(workers, store, parking, state)
-            learner = Learner(self, workers, store, parking, queues, state, due, reports)
+            activities = Activities(self.faults)
+            queues = self._start_actors(workers, store, parking, activities, state)
+            learner = Learner(self, workers, store, parking, activities, queues, state, due, reports)
             workers.start("learner", learner.run)
-            yield from reports
+            yield from reports.watched(activities.check)
 
     @property
     def pieces_per_device(self) -> int:
@@ -148,7 +152,12 @@ class Sebulba:
         return {"lockstep": 0, "fixed_lag": self.config.lag, "free": None}[self.config.mode]
 
     def _start_actors(
-        self, workers: Workers, store: ParameterStore, parking: Parking, state: SebulbaState
+        self,
+        workers: Workers,
+        store: ParameterStore,
+        parking: Parking,
+        activities: Activities,
+        state: SebulbaState,
     ) -> list[Channel[Unroll]]:
         actors = len(self.actor_devices)
         programs = ActorPrograms.build(self.agent, self.plan.num_envs, self._parts)
@@ -168,6 +177,7 @@ class Sebulba:
                 queue=queue,
                 lag=self.lag,
                 parking=parking,
+                activities=activities,
                 refresh_each_step=self.lag is None and self.config.refresh == "step",
                 first_version=state.updates,
                 saved=state.actors[index] if state.actors else None,
@@ -179,19 +189,22 @@ class Sebulba:
     def _specs(self) -> LearnerShards:
         return LearnerShards(REPLICATED, PartitionSpec(self.mesh.axis_names[0]), REPLICATED)
 
-    def program(self) -> Callable[..., tuple[LearnerShards, Packed, dict[str, Array]]]:
-        """The jitted update: `(hyper, state, pieces, key) -> (state, packed snapshot, metrics)`, the state donated."""
+    def program(self) -> Callable[..., tuple[LearnerShards, Packed, tuple[dict[str, Array], Array]]]:
+        """The jitted update, the state donated.
+
+        `(hyper, state, pieces, key) -> (state, packed snapshot, (metrics, updates that were not made))`
+        """
 
         def update(hyper, state: LearnerShards, pieces: tuple[Trajectory, ...], key):
             agent = with_hyper_parameters(self.agent, hyper)
             shard = collectives.axis_index(axis_name(self.mesh))
             learn_key = jax.random.fold_in(shard_key(key, Role.LEARN, shard), state.updates)
             progress = snapshot(agent, state.learner, state.updates, self.plan.updates).progress
-            learner, replay, metrics = learn(
+            learner, replay, metrics, skipped = learn(
                 agent, self.replay, state.learner, state.replay, join_batch(pieces), learn_key, progress
             )
             state = LearnerShards(learner, replay, state.updates + 1)
-            return state, self.packed_snapshot(agent, state), metrics
+            return state, self.packed_snapshot(agent, state), (metrics, skipped)
 
         pieces = (trajectory_specs(self.mesh.axis_names[0]),) * self.pieces_per_device
         specs = self._specs()

@@ -30,6 +30,8 @@ class Unroll(NamedTuple):
     versions: np.ndarray  # [T+1] int64, updates behind the parameters of each step
     env_steps: int
     episodes: Episodes
+    restarts: int  # of the actor's environments
+    dropped: int  # transitions that restarts cut off
     seconds: dict[str, float]  # of the actor, by activity
 
 
@@ -44,10 +46,12 @@ def restore_unrolls(arrays: Arrays, example: Trajectory, num_actors: int) -> tup
 
     def restore(unroll: Arrays) -> Unroll:
         pieces = (example,) * len(children(subtree(unroll, "pieces")))
-        structure = Unroll(0, 0, pieces, np.zeros(0, np.int64), 0, no_episodes(), {})
+        structure = Unroll(0, 0, pieces, np.zeros(0, np.int64), 0, no_episodes(), 0, 0, {})
         restored = from_arrays(unroll, structure, check_shapes=False)
         episodes = Episodes(*(value.item() for value in restored.episodes))
-        numbers = {name: getattr(restored, name).item() for name in ("actor", "index", "env_steps")}
+        numbers = {
+            name: getattr(restored, name).item() for name in ("actor", "index", "env_steps", "restarts", "dropped")
+        }
         return restored._replace(**numbers, episodes=episodes)
 
     actors = [subtree(arrays, actor) for actor in range(num_actors)]

@@ -116,14 +116,21 @@ class Channel(Generic[Item]):
             except queue.Full:
                 pass
 
-    def get(self) -> Item:
-        """Waits for an item; raises `Stopped` when the run ends."""
+    def get(self, check: Callable[[float], None] | None = None) -> Item:
+        """Waits for an item; raises `Stopped` when the run ends.
+
+        Args:
+          check: called now and then with the seconds waited.
+        """
+        started = time.monotonic()
         while True:
             try:
                 return self._queue.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 if self._workers.stopping:
                     raise Stopped from None
+            if check is not None:
+                check(time.monotonic() - started)
 
     def qsize(self) -> int:
         return self._queue.qsize()
@@ -153,10 +160,14 @@ class Reports(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         """Yields the items in the main thread; raises a worker's exception with its own traceback."""
+        return self.watched(lambda seconds: None)
+
+    def watched(self, check: Callable[[float], None]) -> Iterator[Item]:
+        """Yields the items as iteration does, and calls `check` with the seconds of waiting while there is none."""
         while True:
             item = _END
             with contextlib.suppress(Stopped):
-                item = self._channel.get()
+                item = self._channel.get(check)
             if item is _END:
                 # Not while `Stopped` is handled: a failure would be told with two tracebacks.
                 self._workers.check()

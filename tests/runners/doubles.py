@@ -1,5 +1,6 @@
 """Doubles that keep account: an environment that counts its steps, an agent that records what it acted with."""
 
+import dataclasses
 import threading
 import time
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer.envs.host_stream import NextStepStream
+from podracer.faults import FaultsConfig
 from podracer.parallel import collectives
 from podracer.parallel.mesh import MeshConfig, Topology, plan
 from podracer.parallel.placement import LEARNER_AXIS, actor_devices, learner_mesh
@@ -165,12 +167,12 @@ def make_plan(
     )
 
 
-def make_sebulba(make_env, agent=None, *, config=None, **plan_settings):
+def make_sebulba(make_env, agent=None, *, config=None, faults=None, **plan_settings):
     """A Sebulba of doubles; `make_env` is a `Factory` or the like."""
     agent = agent or RecordingAgent()
     run_plan = make_plan(unroll_length=agent.unroll_length, **plan_settings)
     if run_plan.learners > 1:
-        agent = RecordingAgent(**{**vars(agent), "axis_name": LEARNER_AXIS})
+        agent = dataclasses.replace(agent, axis_name=LEARNER_AXIS)
     example = example_trajectory(agent, agent.spec, run_plan.num_envs, run_plan.envs_per_learner)
     return Sebulba(
         agent,
@@ -181,6 +183,7 @@ def make_sebulba(make_env, agent=None, *, config=None, **plan_settings):
         tuple(actor_devices(run_plan)),
         example,
         config or SebulbaConfig(),
+        faults or FaultsConfig(),
     )
 
 
