@@ -314,7 +314,7 @@ def test_updates_that_are_not_finite_end_the_run_and_no_checkpoint_follows(tmp_p
     saved, rows = [], Rows()
     monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append(updates))
     config = CheckpointConfig(period_env_steps=40)
-    with pytest.raises(NonFiniteError, match="^2 of the updates 5 to 8 gave parameters"):
+    with pytest.raises(NonFiniteError, match=r"^2 of the updates 5 to 8 gave parameters"):
         make_loop(Skipping(20), logger=rows, folder=tmp_path, checkpoint=config).run()
     assert saved == [4] and rows.rows[-1].values["skipped_updates"] == 2
 
