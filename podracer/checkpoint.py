@@ -7,8 +7,9 @@
 A checkpoint is written beside its place and renamed, so a process that is killed leaves the one before.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,7 +95,8 @@ class Checkpoints:
           episode_return: of an evaluation of these parameters, if there was one.
 
         Raises:
-          OSError: the disk is full or cannot be written; also of the checkpoint before, if that was the first to know.
+          Exception: what Orbax raises where the disk is full or cannot be written, for this checkpoint or the
+            one before, which is written in the background. Checkpoints that were complete stay so.
         """
         import orbax.checkpoint as ocp  # two seconds, needed only here
 
@@ -108,13 +110,26 @@ class Checkpoints:
         items = {_POLICY: ocp.args.StandardSave(to_arrays(policy)), _META: ocp.args.JsonSave(meta)}
         if state is not None:
             items[_STATE] = ocp.args.StandardSave(to_arrays(state))
-        self._manager.save(updates, args=ocp.args.Composite(**items), force=True)
+        with self._explained():
+            self._manager.save(updates, args=ocp.args.Composite(**items), force=True)
 
     def close(self) -> None:
         """Waits until the last checkpoint is complete; raises as `save` does."""
         if self._manager is not None:
-            self._manager.wait_until_finished()
+            with self._explained():
+                self._manager.wait_until_finished()
             self._manager.close()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"a checkpoint could not be written to {_path(self._folder)}; the newest complete one is "
+                f"{latest(self._folder) or 'none'}"
+            )
+            raise
 
     def _is_kept(self, updates: int) -> bool:
         return updates in self._latest or updates in [best for _, best in self._best]

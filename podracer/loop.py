@@ -132,7 +132,8 @@ class Loop:
         }
 
     def _start(self) -> Any:
-        return self._runner.init() if self._saved is None else self._runner.restore(self._saved.state)
+        saved, self._saved = self._saved, None  # a replay may be large
+        return self._runner.init() if saved is None else self._runner.restore(saved.state)
 
     def _wall_seconds(self) -> float:
         return time.monotonic() - self._started

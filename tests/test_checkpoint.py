@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import podracer
 from podracer import checkpoint
 from podracer.checkpoint import CheckpointConfig, Checkpoints, latest, load, restore_policy
 from podracer.types import PolicySnapshot
@@ -148,3 +149,22 @@ def test_B20_a_kill_at_any_instant_leaves_a_complete_checkpoint(tmp_path):
     assert saved.updates >= 2 and saved.meta["n"] == saved.updates
     assert set(saved.policy["params"]) == set(saved.state["x"]) == {saved.updates}
     assert json.dumps(dict(saved.meta))
+
+
+_FULL_DISK = """
+import resource, sys
+from podracer import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+sys.exit(cli.main(["train", "resume=" + sys.argv[1], "total_env_steps=640"]))
+"""
+
+
+def test_a_disk_that_is_full_ends_the_run_and_keeps_the_last_checkpoint(tmp_path):
+    settings = ["env=catch", "env.num_envs=8", "agent.unroll_length=8", "agent.num_minibatches=1", "logger=quiet"]
+    settings += ["network=mlp", "network.hidden_sizes=[300,300]", "evaluation.num_episodes=0", "total_env_steps=320"]
+    podracer.train(podracer.load_config([*settings, "mesh.learner=1"]), tmp_path)
+    done = subprocess.run([sys.executable, "-c", _FULL_DISK, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "File too large" in done.stderr and "the newest complete one is 5" in done.stderr
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "failed"
+    assert load(tmp_path, with_state=True).updates == 5

@@ -15,6 +15,10 @@ Item = TypeVar("Item")
 
 _POLL_SECONDS = 0.1
 _JOIN_SECONDS = 10.0
+_OUT_OF_MEMORY = (
+    "a device is out of memory: podracer plan shows what it holds; fewer env.num_envs, a shorter agent.unroll_length, "
+    "more agent.num_minibatches or a network.chunk_size need less"
+)
 
 
 class Stopped(Exception):
@@ -93,6 +97,8 @@ class Workers:
         except Stopped:
             pass
         except BaseException as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                error.add_note(_OUT_OF_MEMORY)
             with self._lock:
                 if self._failure is None:
                     self._failure = error

@@ -3,6 +3,8 @@ import threading
 import time
 import traceback
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from podracer.runners import workers as module
@@ -178,3 +180,15 @@ def test_call_in_worker():
     with pytest.raises(KeyboardInterrupt):
         call_in_worker("w-call", loops)
     assert live_workers() == []
+
+
+def test_a_device_out_of_memory_is_explained():
+    def work():
+        jax.block_until_ready(jnp.zeros((2**46,), jnp.int8))
+
+    with pytest.raises(Exception, match="RESOURCE_EXHAUSTED") as raised, Workers() as workers:
+        workers.start("learner", work)
+        while True:
+            workers.check()
+            time.sleep(0.01)
+    assert any("agent.unroll_length" in note for note in raised.value.__notes__)
