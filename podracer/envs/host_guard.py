@@ -1,5 +1,6 @@
 """Host environments that are checked at every step, and may be started again when they fail."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,9 @@ class GuardedHost:
         self._env = make_env()
         self._seeds = np.zeros(self._env.num_envs, np.int64)
         self._steps = 0
-        self._example: TimeStep | None = None
+        # Of the first timestep, without its extras.
+        self._structure: Any = None
+        self._arrays: list[tuple[tuple[int, ...], np.dtype]] = []
         self.spec, self.num_envs = self._env.spec, self._env.num_envs
         self.restarts = 0
 
@@ -49,7 +52,8 @@ class GuardedHost:
         except Exception as error:
             self._locate(error)
             raise
-        self._example = timestep
+        leaves, self._structure = jax.tree.flatten(timestep[:-1])
+        self._arrays = [(leaf.shape, leaf.dtype) for leaf in leaves]
         self._check(timestep)
         return timestep
 
@@ -77,18 +81,18 @@ class GuardedHost:
 
     def _check(self, timestep: TimeStep) -> None:
         """Raises if shapes or dtypes differ from the first timestep's, or a number is NaN or infinite."""
-        leaves, structure = jax.tree.flatten(timestep._replace(extras=()))
-        first, expected = jax.tree.flatten(self._example._replace(extras=()))
-        if structure != expected:
-            raise EnvFault(f"gave a timestep of the structure {structure}, at first it was {expected}")
-        for leaf, like in zip(leaves, first):
-            if leaf.shape != like.shape or leaf.dtype != like.dtype:
-                raise EnvFault(
-                    f"gave an array {leaf.dtype}{list(leaf.shape)} that was {like.dtype}{list(like.shape)} at first"
-                )
-            # The sum is finite unless an element is not, or it overflows: then every element is looked at.
-            if leaf.dtype.kind == "f" and not np.isfinite(leaf.sum()):
-                self._check_finite(leaf)
+        leaves, structure = jax.tree.flatten(timestep[:-1])
+        if structure != self._structure:
+            raise EnvFault(f"gave a timestep of the structure {structure}, at first it was {self._structure}")
+        for leaf, (shape, dtype) in zip(leaves, self._arrays):
+            if leaf.shape != shape or leaf.dtype != dtype:
+                raise EnvFault(f"gave an array {leaf.dtype}{list(leaf.shape)} that was {dtype}{list(shape)} at first")
+            if dtype.kind == "f":
+                # The sum is finite unless an element is not, or it overflows: then every element is looked at.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    is_finite = math.isfinite(leaf.sum())
+                if not is_finite:
+                    self._check_finite(leaf)
 
     def _check_finite(self, leaf: ArrayTree) -> None:
         rows = np.flatnonzero(~np.isfinite(leaf.reshape(self.num_envs, -1)).all(axis=1))
