@@ -91,6 +91,8 @@ class Loop:
         self._faults = faults or FaultsConfig()
         self._interrupts = Interrupts()
         self.progress = Progress() if saved is None else Progress.from_plain(saved.meta["progress"])
+        if self.progress.updates < plan.updates:
+            self.progress.final_return = None  # of a run whose budget has grown, it is yet to come
         self._started = time.monotonic() - self.progress.wall_seconds
 
     def run(self) -> None:
@@ -206,7 +208,8 @@ class Loop:
         values["evaluation_seconds"] = time.monotonic() - started
         mean = values["episode_return"]
         best = self.progress.best_return
-        self.progress.best_return = mean if best is None else max(best, mean)
+        if not np.isnan(mean) and (best is None or mean > best):
+            self.progress.best_return = mean
         if is_final:
             self.progress.final_return = mean
         row = Row("evaluation", report.env_steps, report.updates, self._wall_seconds(), values)
