@@ -1,6 +1,7 @@
 """Eight CPU devices, a persistent compile cache, and strictness for every test."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import jax
 import pytest
 
 _CACHE = Path(os.environ.get("PODRACER_TEST_CACHE", Path(tempfile.gettempdir()) / "podracer-test-cache"))
+
+# Ignored where the tests run in the background of a shell; some of them interrupt themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
