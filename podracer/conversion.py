@@ -109,6 +109,15 @@ def to_plain(value: Any) -> Any:
     return value
 
 
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings by dotted key."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def mapping_fields(cls: type, exclude: Collection[str] = ()) -> list[str]:
     """The fields that take a mapping with keys of the user's own choice."""
     hints = _type_hints(cls)

@@ -210,10 +210,14 @@ def write_json(path: Path, value: Any) -> None:
 
     NaN and the infinities become null; paths become strings.
     """
-    text = json.dumps(to_json(value), indent=2, allow_nan=False)
+    write_text(path, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file in one stroke, over the one that is there."""
     partial = path.with_name(f".{path.name}.partial")
     with open(partial, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)

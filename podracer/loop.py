@@ -164,7 +164,6 @@ class Loop:
             )
         self._trace.end_at(report.updates)
         if report.snapshot is not None:
-            self._interrupts.arrived()
             self._evaluate_and_save(report)
         self._trace.begin_at(report.updates)
 
@@ -174,6 +173,7 @@ class Loop:
             if is_evaluated and self._evaluate is not None:
                 episode_return = self._run_evaluation(report, is_final=report.updates == self._evaluations[-1])
         finally:  # what was to be evaluated is kept, also if that fails
+            self._interrupts.arrived()
             if is_evaluated or report.state is not None or self._interrupts.requested:
                 self._saving.save(report, self.progress, episode_return)
 

@@ -38,6 +38,14 @@ def shard_key(key: Key, role: Role, shard: Array | int) -> Key:
 _INDEX_BITS, _SEED_BITS = 15, 15
 
 
+_START = 0x9E3779B1
+
+
+def restart_seeds(seeds: np.ndarray) -> np.ndarray:
+    """Other seeds for the same environments, as far apart as these: `[B]` int64 in [0, 2³¹)."""
+    return (seeds + _START) % (1 << 31)
+
+
 def host_seeds(seed: int, env_indices: np.ndarray, *, evaluation: bool = False, start: int = 0) -> np.ndarray:
     """Draws the seeds of host environments.
 
@@ -55,7 +63,7 @@ def host_seeds(seed: int, env_indices: np.ndarray, *, evaluation: bool = False, 
     """
     address = (int(evaluation) << (_SEED_BITS + _INDEX_BITS)) + ((seed % (1 << _SEED_BITS)) << _INDEX_BITS)
     # An odd number times the start: the starts of one environment never share a seed either.
-    address += 0x9E3779B1 * start
+    address += _START * start
     x = (np.asarray(env_indices, np.uint64) + np.uint64(address % (1 << 31))) % np.uint64(1 << 31)
     # Odd multiplications and xor-shifts are bijections of the 31-bit integers.
     for multiplier in (0x5BD1E995, 0x27D4EB2F):

@@ -2,9 +2,8 @@
 
 import datetime
 import json
-import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import yaml
 
 from podracer.composition import check_overrides, compose, parse_overrides
 from podracer.config import Config, config_from_mapping, config_to_mapping, read_config
-from podracer.conversion import ConfigError
-from podracer.logging import write_json
+from podracer.conversion import ConfigError, flattened
+from podracer.logging import write_json, write_text
 
 # Nothing that decides how a step is made. What the rest of the budget is, schedules see.
 MAY_CHANGE = frozenset(
@@ -73,7 +72,7 @@ def checked(folder: Path, config: Config) -> Config:
 
 def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     """The settings that differ, by their dotted keys."""
-    first, second = (_flat(config_to_mapping(config)) for config in (before, now))
+    first, second = (dict(flattened(config_to_mapping(config))) for config in (before, now))
     return {
         key: (first.get(key), second.get(key))
         for key in [*first, *(key for key in second if key not in first)]
@@ -85,9 +84,7 @@ def record(folder: Path, config: Config, command: Sequence[str], updates: int) -
     """Writes down that a run goes on: its settings as they are now, and when, where and from which update."""
     changed = changes(read_config(folder / "config.yaml"), config)
     if changed:
-        partial = folder / ".config.yaml.partial"
-        partial.write_text(yaml.safe_dump(config_to_mapping(config), sort_keys=False), encoding="utf-8")
-        os.replace(partial, folder / "config.yaml")
+        write_text(folder / "config.yaml", yaml.safe_dump(config_to_mapping(config), sort_keys=False))
     provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     provenance.setdefault("resumed", []).append(
         {
@@ -104,10 +101,3 @@ def _set(config: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for name in path[:-1]:
         config = config.setdefault(name, {})
     config[path[-1]] = value
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in mapping.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {f"{prefix}{name}": value}
-    return flat

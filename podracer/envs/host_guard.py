@@ -9,6 +9,7 @@ import numpy as np
 
 from podracer.envs.base import HostEnv
 from podracer.faults import EnvFault, FaultsConfig
+from podracer.randomness import restart_seeds
 from podracer.types import ArrayTree, TimeStep
 
 
@@ -76,8 +77,7 @@ class GuardedHost:
         self.restarts += 1
         self._env.close()
         self._env = self._make_env()
-        # Other seeds, or what broke them would come again; an odd multiple keeps those of a batch apart.
-        return self.reset((self._seeds + 0x9E3779B1) % (1 << 31))
+        return self.reset(restart_seeds(self._seeds))  # or what broke them would come again
 
     def _check(self, timestep: TimeStep) -> None:
         """Raises if shapes or dtypes differ from the first timestep's, or a number is NaN or infinite."""

@@ -11,7 +11,8 @@ from urllib.parse import urlparse
 import mlflow
 from mlflow.entities import Metric, Param
 
-from podracer.loggers.tracked import Told, flattened, parameters, run_name
+from podracer.conversion import flattened
+from podracer.loggers.tracked import Told, parameters, run_name
 from podracer.logging import LoggerConfig, Row, stamped_numbers
 
 _STATUSES = {"completed": "FINISHED", "interrupted": "KILLED"}

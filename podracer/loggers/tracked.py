@@ -4,7 +4,6 @@ import collections
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +74,3 @@ def parameters(folder: Path) -> dict[str, Any]:
     """The configuration of the run, as its folder holds it; empty where it holds none."""
     path = folder / "config.yaml"
     return yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested mappings by dotted key."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
