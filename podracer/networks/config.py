@@ -40,9 +40,9 @@ class NetworkConfig:
     """Time steps that learning puts through the network at a time, 0 for all; gradients of larger minibatches are
     accumulated, which changes nothing but the order of a sum. None: 2048 on CPUs, where activations then stay in the
     cache; all elsewhere."""
-    policy: Literal["normal", "tanh_normal"] = "normal"
+    policy: Literal["auto", "normal", "tanh_normal"] = "auto"
     """Distribution of continuous actions. normal: a standard deviation that does not depend on the observation;
-    tanh_normal: squashed into (-1, 1), with one that does."""
+    tanh_normal: squashed into (-1, 1), with one that does. auto: what suits the agent, mostly normal."""
 
 
 def resolve_platform(config: NetworkConfig, platform: str) -> NetworkConfig:
@@ -53,3 +53,16 @@ def resolve_platform(config: NetworkConfig, platform: str) -> NetworkConfig:
     if config.chunk_size is None:
         config = dataclasses.replace(config, chunk_size=_CHUNK_SIZE_ON_CPU if is_cpu else 0)
     return config
+
+
+def check_feed_forward(config: NetworkConfig) -> None:
+    """Checks that a network has no memory, for algorithms that learn from single transitions.
+
+    Raises:
+      ValueError: with the repair.
+    """
+    if config.core != "none":
+        raise ValueError(
+            f"network.core={config.core} is a memory, but this agent learns from single transitions, which have none; "
+            "use network.core=none, or an agent that learns from sequences, such as agent=ppo"
+        )

@@ -28,7 +28,7 @@ class PolicyHead(nn.Module):
     """A distribution over the actions of a space."""
 
     space: ActionSpace
-    continuous: str = "normal"  # NetworkConfig.policy
+    continuous: str = "auto"  # NetworkConfig.policy
 
     @nn.compact
     def __call__(self, x: Array, action_mask: Array | None) -> Distribution:
@@ -51,7 +51,7 @@ class PolicyHead(nn.Module):
     def _continuous(self, x: Array) -> Distribution:
         (size,) = self.space.shape
         mean = nn.Dense(size, kernel_init=_policy_init)(x)
-        if self.continuous == "normal":
+        if self.continuous != "tanh_normal":
             log_std = self.param("log_std", nn.initializers.zeros, (size,))
             std = jnp.broadcast_to(jnp.exp(log_std), mean.shape)
             return DiagonalNormal(mean, std)

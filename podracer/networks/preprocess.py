@@ -55,6 +55,12 @@ def preprocess(space: Any, observation: ArrayTree, *, batch_ndim: int, with_imag
     return Features(tuple(images), jnp.concatenate(vectors, axis=-1) if vectors else None, action_mask)
 
 
+def batch_shape(space: Any, observation: ArrayTree) -> tuple[int, ...]:
+    """The leading dimensions of an observation, those that its space does not have."""
+    leaf, x = jax.tree.leaves(space)[0], jax.tree.leaves(observation)[0]
+    return x.shape[: x.ndim - len(leaf.shape)]
+
+
 def image_sides(space: Any) -> list[tuple[int, int]]:
     """Heights and widths of the images among the leaves of an observation's space."""
     space, _, _ = _split_action_mask(space, space)
