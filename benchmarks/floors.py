@@ -74,8 +74,8 @@ def _loop_seconds(run: Run, seconds: float) -> float:
 
     def phases(state: Any, trajectory: Trajectory, key: Key) -> Any:
         def phase(carry, key):
-            state, replay_state, metrics, _ = learn(agent, replay, *carry, trajectory, key, jnp.float32(0.0))
-            return (state, replay_state), metrics
+            state, replay_state, learned = learn(agent, replay, *carry, trajectory, key, jnp.float32(0.0))
+            return (state, replay_state), learned
 
         return jax.lax.scan(phase, (state, replay.init(trajectory)), jax.random.split(key, _PHASES))
 

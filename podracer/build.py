@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from podracer.agent import Agent
-from podracer.config import Config
+from podracer.config import COMPONENTS, Config
 from podracer.conversion import ConfigError, refusals
 from podracer.envs.autoreset import AutoReset
 from podracer.envs.base import BatchedEnv, EnvConfig, HostEnv
@@ -22,7 +22,7 @@ from podracer.parallel.mesh import Plan, Topology, plan
 from podracer.parallel.placement import LEARNER_AXIS, actor_devices, learner_mesh
 from podracer.parallel.topologies import local_topology
 from podracer.randomness import Role, run_key, shard_key
-from podracer.replay.base import Replay
+from podracer.replay.base import Replay, ReplaySpec
 from podracer.runner import Runner
 from podracer.runners.anakin import Anakin
 from podracer.runners.evaluator import Evaluate, EvaluationConfig, host_evaluator, jax_evaluator
@@ -41,6 +41,10 @@ HOST_SUITES = {
     "gymnasium": "podracer.envs.gymnasium",
     "custom_host": "podracer.envs.custom_host",
 }
+
+ON_POLICY = "on_policy"
+# What an agent may say of the sequences that it learns from, beside their length: see `ReplaySpec`.
+_REPLAY_WISHES = ("sequence_period", "transitions_per_sequence", "episode_ends", "samples_per_insert")
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def build(config: Config) -> Run:
         environments = build_environments(config)
         run_plan, agent = build_plan(config, environments, config.topology or local_topology())
         mesh = learner_mesh(run_plan)
-    replay = config.replay.build()
+        replay = build_replay(config, agent, run_plan)
     if run_plan.runner == "anakin":
         runner = Anakin(agent, environments.batched, replay, run_plan, mesh, config.runner.build())
     else:
@@ -116,7 +120,8 @@ def build_plan(config: Config, environments: Environments, topology: Topology) -
     )
     if run_plan.learners > 1:
         agent = dataclasses.replace(agent, axis_name=LEARNER_AXIS)
-    return dataclasses.replace(run_plan, memory=_memory(run_plan, agent, environments)), agent
+    replay = build_replay(config, agent, run_plan)
+    return dataclasses.replace(run_plan, memory=_memory(run_plan, agent, replay, environments)), agent
 
 
 def build_agent(config: Config, environments: Environments, platform: str) -> Agent:
@@ -129,6 +134,35 @@ def build_agent(config: Config, environments: Environments, platform: str) -> Ag
     agent = config.agent.build(spec=environments.spec, network=network)
     jax.eval_shape(agent.init_learner, run_key(0))  # where networks refuse spaces
     return agent
+
+
+def build_replay(config: Config, agent: Agent, run_plan: Plan) -> Replay:
+    """Makes the store that an agent learns from.
+
+    Raises:
+      ValueError: the store does not suit the agent, or its settings do not suit the run.
+    """
+    name, batch_size = config.replay.name, getattr(agent, "batch_size", None)
+    if batch_size is None:
+        if name != ON_POLICY:
+            raise ConfigError(f"agent={config.agent.name} learns from fresh unrolls only; use replay={ON_POLICY}")
+        return config.replay.build()
+    if name == ON_POLICY:
+        others = [other for other in COMPONENTS["replay"] if other != ON_POLICY]
+        raise ConfigError(
+            f"agent={config.agent.name} learns from a store of its past, and replay={ON_POLICY} keeps none; "
+            f"use replay={' or '.join(others)}"
+        )
+    wishes = {wish: getattr(agent, wish, None) for wish in _REPLAY_WISHES}
+    spec = ReplaySpec(
+        num_envs=run_plan.num_envs,
+        unroll_length=agent.unroll_length,
+        batch_size=batch_size,
+        num_devices=run_plan.learners,
+        sequence_length=agent.sequence_length,
+        **{wish: value for wish, value in wishes.items() if value is not None},
+    )
+    return config.replay.build(spec=spec, axis_name=agent.axis_name)
 
 
 def build_environments(config: Config) -> Environments:
@@ -196,10 +230,11 @@ def _evaluation_threads() -> int:
     return max(1, local_topology().cores_per_host // 2)
 
 
-def _memory(run_plan: Plan, agent: Agent, environments: Environments) -> dict[str, int]:
+def _memory(run_plan: Plan, agent: Agent, replay: Replay, environments: Environments) -> dict[str, int]:
     """Bytes a device, from the shapes of what it will hold."""
     agent = dataclasses.replace(agent, axis_name=None)
     learner_state = jax.eval_shape(agent.init_learner, run_key(0))
+    stored = example_trajectory(agent, environments.spec, run_plan.num_envs, run_plan.envs_per_learner)
     trajectory = example_trajectory(agent, environments.spec, run_plan.num_envs, run_plan.envs_per_actor)
     held: tuple[Any, ...] = (trajectory.actor_state,)
     if run_plan.runner == "anakin":
@@ -210,5 +245,6 @@ def _memory(run_plan: Plan, agent: Agent, environments: Environments) -> dict[st
         learner_state=learner_state,
         trajectory=trajectory,
         actor_state=held,
+        replay_state=jax.eval_shape(lambda: replay.init(stored)),
         params=agent.actor_params(learner_state) if run_plan.runner == "sebulba" else (),
     )

@@ -56,6 +56,8 @@ COMPONENTS = {
     },
     "replay": {
         "on_policy": "podracer.replay.on_policy:OnPolicy",
+        "uniform": "podracer.replay.uniform:Uniform",
+        "prioritised": "podracer.replay.prioritised:Prioritised",
     },
 }
 

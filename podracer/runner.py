@@ -34,10 +34,11 @@ class Report(NamedTuple):
 
     updates: int  # total so far
     env_steps: int  # valid transitions so far, over all actors, a Python integer
-    metrics: dict[str, float]  # means over the chunk's updates
+    metrics: dict[str, float]  # means over the updates that the agent made in the chunk; none if it made none
     episodes: Episodes
     timings: dict[str, float]  # seconds of the chunk by activity; `train_seconds` is the whole of it
-    counters: dict[str, int]  # within the chunk: skipped_updates; of host environments restarted, dropped (transitions)
+    # Within the chunk: agent_updates, skipped_updates; of host environments restarted, dropped (transitions).
+    counters: dict[str, int]
     snapshot: PolicySnapshot | None = None
     state: RunState | None = None  # a tree; its arrays are donated when the next report is asked for
 

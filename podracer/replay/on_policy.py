@@ -24,6 +24,9 @@ class OnPolicy:
         del state
         return trajectory
 
+    def take_updates(self, state: Trajectory) -> tuple[Trajectory, int]:
+        return state, self.updates_per_unroll
+
     def can_sample(self, state: Empty | Trajectory) -> Array:
         return jnp.asarray(isinstance(state, Trajectory))
 

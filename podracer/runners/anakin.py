@@ -26,7 +26,7 @@ from podracer.parallel.spmd import REPLICATED, axis_name, put, shardings, spmd
 from podracer.randomness import Role, run_key, shard_key
 from podracer.replay.base import Replay
 from podracer.runner import Due, Report
-from podracer.runners.learn import learn, snapshot
+from podracer.runners.learn import Learned, learn, mean_metrics, snapshot
 from podracer.runners.pacing import ChunkSizes
 from podracer.runners.unroll import ActorCarry, UnrollSums, example_trajectory, merge_sums, to_episodes, unroll_scan
 from podracer.runners.workers import Reports, Stopped, Workers
@@ -64,8 +64,7 @@ class AnakinState(NamedTuple):
 class Totals(NamedTuple):
     """What a call sums over its updates."""
 
-    metrics: dict[str, Array]  # [] each, the same on every device
-    skipped: Array  # [] int32, likewise
+    learned: Learned  # the same on every device
     unrolls: UnrollSums  # [D] each
 
 
@@ -103,7 +102,7 @@ class Anakin:
     def program(self) -> Callable[..., tuple[DeviceState, Totals]]:
         """The jitted program: `(hyper, state, num_updates, key) -> (state, totals)`, the state donated."""
         specs = self._specs()
-        out_specs = specs, Totals(REPLICATED, REPLICATED, PartitionSpec(self.mesh.axis_names[0]))
+        out_specs = specs, Totals(REPLICATED, PartitionSpec(self.mesh.axis_names[0]))
         chunk = spmd(self._chunk, self.mesh, (REPLICATED, specs, REPLICATED, REPLICATED), out_specs)
         return jax.jit(chunk, donate_argnums=1)
 
@@ -139,16 +138,16 @@ class Anakin:
                 agent, self.env, policy, state.actor, keys[Role.ACT], keys[Role.ENV_STEP], start
             )
             learn_key = jax.random.fold_in(keys[Role.LEARN], state.updates)
-            learner, replay, metrics, skipped = learn(
+            learner, replay, learned = learn(
                 agent, self.replay, state.learner, state.replay, trajectory, learn_key, policy.progress
             )
-            return DeviceState(learner, replay, actor, state.updates + 1), Totals(metrics, skipped, sums)
+            return DeviceState(learner, replay, actor, state.updates + 1), Totals(learned, sums)
 
         def accumulate(_, carry):
             state, totals = carry
             state, latest = update(state)
-            metrics = jax.tree.map(jnp.add, totals.metrics, latest.metrics)
-            return state, Totals(metrics, totals.skipped + latest.skipped, merge_sums(totals.unrolls, latest.unrolls))
+            learned = jax.tree.map(jnp.add, totals.learned, latest.learned)
+            return state, Totals(learned, merge_sums(totals.unrolls, latest.unrolls))
 
         _, shapes = jax.eval_shape(update, state)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -240,10 +239,13 @@ class _Thread:
         return Report(
             updates=call.updates,
             env_steps=self._env_steps,
-            metrics={name: float(value) / call.num_updates for name, value in totals.metrics.items()},
+            metrics=mean_metrics(totals.learned),
             episodes=to_episodes(totals.unrolls),
             timings={"train_seconds": seconds, "compile_seconds": compile_seconds},
-            counters={"skipped_updates": int(totals.skipped)},
+            counters={
+                "agent_updates": int(totals.learned.agent_updates),
+                "skipped_updates": int(totals.learned.skipped),
+            },
             snapshot=call.snapshot,
             state=None if call.state is None else AnakinState(call.state, call.updates, self._env_steps),
         )

@@ -3,7 +3,7 @@
 import collections
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from podracer.randomness import run_key
 from podracer.runner import Due, Report, merge_episodes, no_episodes
 from podracer.runners.activities import Activities
 from podracer.runners.actor import Stopwatch
-from podracer.runners.learn import snapshot
+from podracer.runners.learn import Learned, mean_metrics, snapshot
 from podracer.runners.pacing import ChunkSizes
 from podracer.runners.parking import Parking
 from podracer.runners.transport import ParameterStore, Unroll, shard_over
@@ -124,9 +124,9 @@ class Learner:
     def _chunk(self, num_updates: int) -> Report:
         """Makes some updates and reports them."""
         started, watch = time.perf_counter(), Stopwatch()
-        metrics: list[Any] = []
+        learned: list[Learned] = []
         lags: list[np.ndarray] = []
-        counters = dict.fromkeys(("skipped_updates", "restarted", "dropped"), 0)
+        counters = dict.fromkeys(("agent_updates", "skipped_updates", "restarted", "dropped"), 0)
         episodes, actor_compile_seconds = no_episodes(), 0.0
         actor_seconds: dict[str, float] = {}
         for _ in range(num_updates):
@@ -134,12 +134,12 @@ class Learner:
                 unrolls = [self._take(actor) for actor in range(len(self._queues))]
             self._activities.begin("learner", "learning" if self._compiled else "compiling")
             with watch.measure("learn_seconds" if self._compiled else "compile_seconds"):
-                metrics.append(self._update(unrolls))
+                learned.append(self._update(unrolls))
                 self._compiled = True
             with watch.measure("learn_seconds"):
-                if len(metrics) > 1:
+                if len(learned) > 1:
                     # One update in hand and one dispatched: more would only let the lag grow.
-                    jax.block_until_ready(metrics[-2])
+                    jax.block_until_ready(learned[-2])
             for unroll in unrolls:
                 lags.append(self._updates - 1 - unroll.versions)
                 self._env_steps += unroll.env_steps
@@ -150,13 +150,13 @@ class Learner:
                     actor_seconds[name] = actor_seconds.get(name, 0.0) + seconds / len(self._queues)
                 actor_compile_seconds = max(actor_compile_seconds, unroll.seconds.get("compile_seconds", 0.0))
         with watch.measure("learn_seconds"):
-            metrics, skipped = zip(*jax.device_get(metrics))
-        counters["skipped_updates"] = int(np.sum(skipped))
+            total = jax.tree.map(lambda *values: np.sum(values), *jax.device_get(learned))
+        counters["agent_updates"], counters["skipped_updates"] = int(total.agent_updates), int(total.skipped)
         # Actors compile first, the learner with their first unrolls.
         compile_seconds = actor_compile_seconds + watch.seconds.pop("compile_seconds", 0.0)
         seconds = time.perf_counter() - started - compile_seconds
         self._sizes.record(num_updates, seconds)
-        means = {name: float(np.mean([update[name] for update in metrics])) for name in metrics[0]}
+        means = mean_metrics(total)
         means["policy_lag_mean"] = float(np.mean(lags))
         means["policy_lag_max"] = float(np.max(lags))
         timings = {**actor_seconds, **watch.seconds, "train_seconds": seconds, "compile_seconds": compile_seconds}
@@ -168,12 +168,12 @@ class Learner:
         self._activities.begin("learner", f"waiting for an unroll of actor-{actor}")
         return self._queues[actor].get()
 
-    def _update(self, unrolls: list[Unroll]) -> tuple[dict[str, Array], Array]:
-        """Dispatches one update and publishes what it results in; returns its metrics, and if it was not made."""
-        self._device, packed, metrics = self._program(self._hyper, self._device, self._join(unrolls), self._key)
+    def _update(self, unrolls: list[Unroll]) -> Learned:
+        """Dispatches one update and publishes what it results in; says what was learnt."""
+        self._device, packed, learned = self._program(self._hyper, self._device, self._join(unrolls), self._key)
         self._updates += 1
         self._store.publish(self._updates, packed)
-        return metrics
+        return learned
 
     def _join(self, unrolls: list[Unroll]) -> tuple[Trajectory, ...]:
         """Brings the pieces of all actors into the order of the learner devices."""

@@ -27,7 +27,7 @@ from podracer.replay.base import Replay
 from podracer.runner import Due, Report
 from podracer.runners.activities import Activities
 from podracer.runners.actor import ActorPrograms, ActorThread
-from podracer.runners.learn import learn, snapshot
+from podracer.runners.learn import Learned, learn, snapshot
 from podracer.runners.learner import Learner, LearnerShards, SebulbaState
 from podracer.runners.parking import Parking
 from podracer.runners.transport import (
@@ -41,7 +41,7 @@ from podracer.runners.transport import (
 )
 from podracer.runners.workers import Channel, Reports, Workers
 from podracer.trees import Arrays, children, from_arrays, subtree
-from podracer.types import Array, Trajectory
+from podracer.types import Trajectory
 
 # Of mode free: two updates may be under way, and the newest that has arrived is wanted.
 _FREE_VERSIONS = 3
@@ -189,10 +189,10 @@ class Sebulba:
     def _specs(self) -> LearnerShards:
         return LearnerShards(REPLICATED, PartitionSpec(self.mesh.axis_names[0]), REPLICATED)
 
-    def program(self) -> Callable[..., tuple[LearnerShards, Packed, tuple[dict[str, Array], Array]]]:
+    def program(self) -> Callable[..., tuple[LearnerShards, Packed, Learned]]:
         """The jitted update, the state donated.
 
-        `(hyper, state, pieces, key) -> (state, packed snapshot, (metrics, updates that were not made))`
+        `(hyper, state, pieces, key) -> (state, packed snapshot, what was learnt)`
         """
 
         def update(hyper, state: LearnerShards, pieces: tuple[Trajectory, ...], key):
@@ -200,11 +200,11 @@ class Sebulba:
             shard = collectives.axis_index(axis_name(self.mesh))
             learn_key = jax.random.fold_in(shard_key(key, Role.LEARN, shard), state.updates)
             progress = snapshot(agent, state.learner, state.updates, self.plan.updates).progress
-            learner, replay, metrics, skipped = learn(
+            learner, replay, learned = learn(
                 agent, self.replay, state.learner, state.replay, join_batch(pieces), learn_key, progress
             )
             state = LearnerShards(learner, replay, state.updates + 1)
-            return state, self.packed_snapshot(agent, state), (metrics, skipped)
+            return state, self.packed_snapshot(agent, state), learned
 
         pieces = (trajectory_specs(self.mesh.axis_names[0]),) * self.pieces_per_device
         specs = self._specs()

@@ -1,0 +1,91 @@
+"""Prioritised replay: starts of sequences are sampled in proportion to a power of their priorities.
+
+P(i) = pᵢ^α / Σₖ pₖ^α
+
+"Prioritized Experience Replay", Schaul et al., arXiv 1511.05952, eq. 1, with p = |priority| + ε. New starts get
+the largest priority that is in the store. Importance weights are the agent's, from the probabilities of a batch.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podracer.replay import ratio, ring, sum_tree
+from podracer.replay.ratio import Credit
+from podracer.replay.ring import Ring
+from podracer.replay.settings import StoreSettings
+from podracer.replay.sum_tree import SumTree
+from podracer.types import Array, ArrayTree, Batch, Key, Trajectory
+
+
+class PrioritisedState(NamedTuple):
+    ring: Ring
+    tree: SumTree  # of p^α at row · B + column; 0 where no sequence starts that can be read
+    credit: Credit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prioritised(StoreSettings):
+    """Samples starts by priority, with replacement. See `podracer.replay.base.Replay`."""
+
+    priority_exponent: float = 0.6
+    """α: 0 samples uniformly, 1 in proportion to the priorities."""
+    priority_epsilon: float = 1e-6
+    """ε: what is added to every priority, so that none is 0."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.priority_exponent >= 0:
+            raise ValueError(f"replay.priority_exponent={self.priority_exponent} is negative; use 0 to 1")
+        if not self.priority_epsilon > 0:
+            raise ValueError(f"replay.priority_epsilon={self.priority_epsilon} is not positive; use 1e-6")
+
+    def init(self, example: Trajectory) -> PrioritisedState:
+        num_envs = example.steps.timestep.reward.shape[1]
+        return PrioritisedState(
+            ring.init(example, self.num_rows, self.spec), sum_tree.init(self.num_rows * num_envs), ratio.no_credit()
+        )
+
+    def add(self, state: PrioritisedState, trajectory: Trajectory) -> PrioritisedState:
+        stored = ring.add(state.ring, trajectory, self.spec)
+        largest = sum_tree.maximum(state.tree)
+        newest = jnp.where(largest > 0, largest, 1.0)
+        rows, is_start = ring.find_starts(stored, self.spec)
+        # What was written over starts nothing until its sequence is complete.
+        size, num_envs = stored.steps.timestep.reward.shape
+        span = self.spec.sequence_length - 1
+        rows = (rows[0] + jnp.arange(self.spec.unroll_length + span)) % size
+        is_start = jnp.pad(is_start, [(0, span), (0, 0)])
+        positions = rows[:, None] * num_envs + jnp.arange(num_envs)[None]
+        tree = sum_tree.assign(state.tree, positions.reshape(-1), jnp.where(is_start, newest, 0.0).reshape(-1))
+        credit = ratio.insert(state.credit, trajectory, self.updates_per_insert, self.learning_starts, self.axis_name)
+        return PrioritisedState(stored, tree, credit)
+
+    def take_updates(self, state: PrioritisedState) -> tuple[PrioritisedState, Array]:
+        credit, updates = ratio.take(state.credit, self.can_sample(state), self.axis_name)
+        return state._replace(credit=credit), updates
+
+    def can_sample(self, state: PrioritisedState) -> Array:
+        return sum_tree.total(state.tree) > 0
+
+    def sample(self, state: PrioritisedState, key: Key) -> Batch:
+        positions = sum_tree.find(state.tree, jax.random.uniform(key, (self.spec.batch_size_per_device,)))
+        probabilities = state.tree.sums[0][positions] / sum_tree.total(state.tree)
+        return Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
+
+    def set_priorities(self, state: PrioritisedState, indices: ArrayTree, priorities: Array) -> PrioritisedState:
+        """Sets the priorities of the starts at `[N]` indices; of an index that occurs twice, the larger counts.
+
+        A priority that is not finite leaves the old one.
+        """
+        old = state.tree.sums[0][indices]
+        new = (jnp.abs(priorities) + self.priority_epsilon) ** self.priority_exponent
+        return state._replace(tree=sum_tree.assign(state.tree, indices, jnp.where(jnp.isfinite(new), new, old)))
+
+    def retain(self, state: PrioritisedState) -> PrioritisedState:
+        return state
+
+    def size(self, state: PrioritisedState) -> Array:
+        return ring.size(state.ring)

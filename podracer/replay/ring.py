@@ -1,0 +1,178 @@
+"""Steps of the newest past, time-major: rows of one timestep each, in a ring.
+
+A trajectory is written in one piece, so a ring holds a whole number of them. Its last step is left out: the
+next trajectory begins with it. A sequence can be read once all of it is written; until then, and after its first
+row is overwritten, its start is none. So no sequence crosses the place that is written next.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podracer.replay.base import ReplaySpec
+from podracer.types import Array, ArrayTree, Step, StepType, Trajectory, valid_transitions
+
+
+class Ring(NamedTuple):
+    steps: Step  # [C, B, ...]
+    memory: ArrayTree  # [C / T, B, ...] actors' memory before each unroll; () where no sequence starts with one
+    head: Array  # [1] int32 row that is written next
+    filled: Array  # [1] int32 rows that hold steps, from head backwards
+
+
+class Starts(NamedTuple):
+    """Rows of which it has become known whether sequences start there."""
+
+    rows: Array  # [T] int32, neighbours in the ring
+    is_start: Array  # [T, B] bool
+
+
+def num_rows(capacity: int, spec: ReplaySpec) -> int:
+    """How many rows hold a capacity in transitions: as many whole unrolls, or periods, of all environments as fit.
+
+    Raises:
+      ValueError: the capacity is too small for an unroll, or for a sequence.
+    """
+    unit = math.lcm(spec.unroll_length, spec.sequence_period)
+    rows = capacity // (spec.num_envs * unit) * unit
+    if rows < spec.sequence_length:
+        least = -(-spec.sequence_length // unit) * unit * spec.num_envs
+        raise ValueError(
+            f"replay.capacity={capacity} transitions are too few for sequences of {spec.sequence_length} timesteps of "
+            f"env.num_envs={spec.num_envs} environments, stored by {unit} timesteps "
+            f"(agent.unroll_length={spec.unroll_length}); use at least {least}"
+        )
+    return rows
+
+
+def init(example: Trajectory, rows: int, spec: ReplaySpec) -> Ring:
+    """Makes an empty ring of `rows` rows for trajectories of this structure, `[T+1, B, ...]`."""
+    steps = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), example.steps)
+    memory = ()
+    if _keeps_memory(spec):
+        unrolls = rows // spec.unroll_length
+        memory = jax.tree.map(lambda leaf: jnp.zeros((unrolls, *leaf.shape), leaf.dtype), example.actor_state)
+    return Ring(steps, memory, jnp.zeros((1,), jnp.int32), jnp.zeros((1,), jnp.int32))
+
+
+def add(ring: Ring, trajectory: Trajectory, spec: ReplaySpec) -> Ring:
+    """Writes all steps of a trajectory but the last over the oldest ones."""
+    length, rows = spec.unroll_length, ring.steps.timestep.reward.shape[0]
+    head = ring.head[0]
+
+    def write(stored, new, at):
+        return jax.lax.dynamic_update_slice_in_dim(stored, new, at, 0)
+
+    steps = jax.tree.map(lambda stored, new: write(stored, new[:length], head), ring.steps, trajectory.steps)
+    memory = ring.memory
+    if _keeps_memory(spec):
+        memory = jax.tree.map(
+            lambda stored, new: write(stored, new[None], head // length), memory, trajectory.actor_state
+        )
+    return Ring(steps, memory, (ring.head + length) % rows, jnp.minimum(ring.filled + length, rows))
+
+
+def find_starts(ring: Ring, spec: ReplaySpec) -> Starts:
+    """Finds the starts of the sequences that the last trajectory completed.
+
+    A row is looked at once, when the last row of the sequence that would start with it is written.
+    """
+    length, span = spec.unroll_length, spec.sequence_length - 1
+    timestep = ring.steps.timestep
+    age = length + span - 1 - jnp.arange(length + span)  # [T+S] rows back from the newest
+    rows = (ring.head[0] - 1 - age) % timestep.reward.shape[0]
+    valid = valid_transitions(timestep.step_type[rows], timestep.discount[rows])  # [T+S-1, B]
+    if spec.episode_ends == "mask":
+        is_start = valid[:length]
+    else:
+        counts = jnp.pad(jnp.cumsum(valid, axis=0, dtype=jnp.int32), [(1, 0), (0, 0)])
+        num_valid = counts[span:] - counts[:-span]  # [T, B] transitions of each sequence
+        is_start = num_valid == span if spec.episode_ends == "cut" else num_valid > 0
+    rows, age = rows[:length], age[:length]
+    is_readable = (age < ring.filled[0]) & (rows % spec.sequence_period == 0)
+    return Starts(rows, is_start & is_readable[:, None])
+
+
+def readable_rows(ring: Ring, spec: ReplaySpec) -> tuple[Array, Array]:
+    """`[]` int32 each: the oldest row, and how many from it on could start a sequence that is written whole."""
+    rows = ring.steps.timestep.reward.shape[0]
+    oldest = (ring.head[0] - ring.filled[0]) % rows
+    return oldest, jnp.maximum(ring.filled[0] - (spec.sequence_length - 1), 0)
+
+
+def size(ring: Ring) -> Array:
+    """`[]` int32 number of stored steps; where an episode ends, one that is no transition."""
+    return ring.filled[0] * ring.steps.timestep.reward.shape[1]
+
+
+def read(ring: Ring, positions: Array, spec: ReplaySpec) -> Trajectory:
+    """Reads sequences.
+
+    Args:
+      ring: what is stored.
+      positions: `[N]` int32, row · B + column of each start.
+      spec: of the sequences.
+
+    Returns:
+      `[sequence_length, N, ...]`.
+    """
+    rows, num_envs = ring.steps.timestep.reward.shape
+    row, column = positions // num_envs, positions % num_envs
+    offsets = jnp.arange(spec.sequence_length)[:, None]  # [L, 1]
+
+    def gather(leaf: Array, offset: Array) -> Array:
+        flat = leaf.reshape(rows * num_envs, *leaf.shape[2:])
+        at = (row + offset) % rows * num_envs + column
+        return flat.at[at].get(mode="promise_in_bounds")
+
+    def gather_rows(leaf: Array, offsets: Array) -> Array:
+        # Row by row, so that the compiler leaves out those which an agent does not look at.
+        return jnp.stack([gather(leaf, offsets[k]) for k in range(spec.sequence_length)])
+
+    memory = ()
+    if _keeps_memory(spec):
+        memory = jax.tree.map(lambda leaf: leaf[row // spec.unroll_length, column], ring.memory)
+    if spec.episode_ends == "mask" and spec.sequence_length > 2:
+        timestep = ring.steps.timestep
+        step_type, discount = (gather_rows(leaf, offsets) for leaf in (timestep.step_type, timestep.discount))
+        last = last_of_first_episode(step_type, discount)[None]  # [1, N]
+        steps = jax.tree.map(lambda leaf: gather_rows(leaf, jnp.minimum(offsets, last)), ring.steps)
+        return Trajectory(_pad(steps, offsets > last), memory)
+    return Trajectory(jax.tree.map(lambda leaf: gather_rows(leaf, offsets), ring.steps), memory)
+
+
+def last_of_first_episode(step_type: Array, discount: Array) -> Array:
+    """Finds where the episode that each sequence starts in ends, or the sequence.
+
+    Args:
+      step_type: `[L, N]` int8.
+      discount: `[L, N]` the environment's.
+
+    Returns:
+      `[N]` int32 index of the last step whose reward and observation are of that episode: LAST, a FIRST with
+      discount 0 (a true end in an environment that resets within the step), or the one before a restart.
+    """
+    is_first, is_last = step_type == StepType.FIRST, step_type == StepType.LAST
+    ends = is_last | (is_first & (discount == 0)).at[0].set(False)  # [L, N]
+    restarts = (is_first & (discount != 0)).at[0].set(False)
+    # Whether an end or a restart lies before each step, or a restart at it.
+    over = jnp.cumsum(ends, axis=0, dtype=jnp.int32) - ends + jnp.cumsum(restarts, axis=0, dtype=jnp.int32)
+    return jnp.sum(over == 0, axis=0, dtype=jnp.int32) - 1
+
+
+def _pad(steps: Step, is_padding: Array) -> Step:
+    """Makes the steps where `is_padding` `[L, N]` holds no transitions; they repeat the last one that is none."""
+    timestep = steps.timestep
+    return steps._replace(
+        timestep=timestep._replace(
+            step_type=jnp.where(is_padding, StepType.FIRST, timestep.step_type),
+            reward=jnp.where(is_padding, 0.0, timestep.reward),
+            discount=jnp.where(is_padding, 1.0, timestep.discount),
+        )
+    )
+
+
+def _keeps_memory(spec: ReplaySpec) -> bool:
+    return spec.sequence_period % spec.unroll_length == 0

@@ -1,0 +1,98 @@
+"""Uniform replay: every start of a sequence that is in the store is as likely as any other."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podracer.replay import ratio, ring
+from podracer.replay.ratio import Credit
+from podracer.replay.ring import Ring
+from podracer.replay.settings import StoreSettings
+from podracer.types import Array, ArrayTree, Batch, Key, Trajectory
+
+
+class UniformState(NamedTuple):
+    ring: Ring
+    starts_before: Array  # [C, B] uint32 number of starts that came before each step, since the first one
+    starts: Array  # [1] uint32 number of starts so far
+    credit: Credit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(StoreSettings):
+    """Samples starts uniformly, with replacement. See `podracer.replay.base.Replay`."""
+
+    def init(self, example: Trajectory) -> UniformState:
+        num_envs = example.steps.timestep.reward.shape[1]
+        return UniformState(
+            ring.init(example, self.num_rows, self.spec),
+            jnp.zeros((self.num_rows, num_envs), jnp.uint32),
+            jnp.zeros((1,), jnp.uint32),
+            ratio.no_credit(),
+        )
+
+    def add(self, state: UniformState, trajectory: Trajectory) -> UniformState:
+        stored = ring.add(state.ring, trajectory, self.spec)
+        rows, is_start = ring.find_starts(stored, self.spec)
+        # The counts grow along the ring, so that the n-th start is found by bisection. They may pass 2³²: only
+        # their differences are looked at.
+        counts = jnp.cumsum(is_start.reshape(-1), dtype=jnp.uint32)
+        before = (state.starts + counts - is_start.reshape(-1)).reshape(is_start.shape)
+        return UniformState(
+            stored,
+            state.starts_before.at[rows].set(before, mode="promise_in_bounds", unique_indices=True),
+            state.starts + counts[-1],
+            ratio.insert(state.credit, trajectory, self.updates_per_insert, self.learning_starts, self.axis_name),
+        )
+
+    def take_updates(self, state: UniformState) -> tuple[UniformState, Array]:
+        credit, updates = ratio.take(state.credit, self.can_sample(state), self.axis_name)
+        return state._replace(credit=credit), updates
+
+    def can_sample(self, state: UniformState) -> Array:
+        return self._num_starts(state) > 0
+
+    def sample(self, state: UniformState, key: Key) -> Batch:
+        num_starts = self._num_starts(state)
+        # Drawn as a share, since a bound that is traced would make `randint` draw twice.
+        share = jax.random.uniform(key, (self.spec.batch_size_per_device,))
+        chosen = jnp.minimum((share * num_starts).astype(jnp.uint32), jnp.maximum(num_starts, 1) - 1)
+        positions = self._find(state, chosen)
+        probabilities = jnp.full(positions.shape, 1.0) / jnp.maximum(num_starts, 1).astype(jnp.float32)
+        return Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
+
+    def set_priorities(self, state: UniformState, indices: ArrayTree, priorities: Array) -> UniformState:
+        del indices, priorities  # all starts stay equally likely
+        return state
+
+    def retain(self, state: UniformState) -> UniformState:
+        return state
+
+    def size(self, state: UniformState) -> Array:
+        return ring.size(state.ring)
+
+    def _num_starts(self, state: UniformState) -> Array:
+        """`[]` uint32 number of starts that can be read."""
+        oldest, readable = ring.readable_rows(state.ring, self.spec)
+        first = state.starts_before[oldest, 0]
+        return jnp.where(readable > 0, state.starts[0] - first, jnp.uint32(0))
+
+    def _find(self, state: UniformState, chosen: Array) -> Array:
+        """`[N]` int32 positions of the starts with these numbers, counted from the oldest one that can be read."""
+        rows, num_envs = state.starts_before.shape
+        oldest, readable = ring.readable_rows(state.ring, self.spec)
+        counts, size = state.starts_before.reshape(-1), rows * num_envs
+        origin = oldest * num_envs
+        first = counts[origin]
+        # The last step that no more starts came before is the start itself.
+        low = jnp.zeros(chosen.shape, jnp.int32)
+        high = jnp.broadcast_to(jnp.maximum(readable * num_envs, 1), chosen.shape)
+        for _ in range(math.ceil(math.log2(size + 1))):
+            middle = (low + high) // 2
+            before = counts.at[(origin + middle) % size].get(mode="promise_in_bounds") - first
+            goes_right = before <= chosen
+            low, high = jnp.where(goes_right, middle, low), jnp.where(goes_right, high, middle)
+        return (origin + low) % size
