@@ -78,16 +78,14 @@ def weighted_likelihood_loss(weights: Array, log_probs: Array) -> Array:
 
     Args:
       weights: `[N, B]` of the E-step, through which no gradient flows.
-      log_probs: `[N, B]` log π(a|s) of the same actions.
+      log_probs: `[N, B]` log π(a|s) of the same actions, finite.
 
     Returns:
       `[B]` losses.
     """
     chex.assert_rank([weights, log_probs], 2)
     chex.assert_equal_shape([weights, log_probs])
-    # 0 times the log-probability of an illegal action must not be −∞ · 0.
-    weights = jax.lax.stop_gradient(weights)
-    return -jnp.sum(jnp.where(weights > 0, weights * log_probs, 0.0), axis=0)
+    return -jnp.sum(jax.lax.stop_gradient(weights) * log_probs, axis=0)
 
 
 def kl_losses(kl: Array, multiplier: Array, epsilon: Array | float) -> tuple[Array, Array]:

@@ -55,6 +55,20 @@ def test_weights_sum_to_one_at_any_scale_and_temperature(temperature, scale):
     assert np.all(np.isfinite(step.temperature_loss)) and np.all(np.isfinite(step.kl))
 
 
+def test_the_temperature_alone_is_learnt_by_its_loss():
+    q_values = normals(12, 20, 3)
+
+    def total(q_values, log_prior, temperature):
+        weights, temperature_loss, kl = mpo.e_step(q_values, log_prior, temperature, 0.1)
+        return jnp.sum(weights) + jnp.sum(kl), jnp.sum(temperature_loss)
+
+    inputs = q_values, of_samples(q_values), jnp.float32(1.0)
+    jacobian = jax.jacobian(total, argnums=(0, 1, 2))(*inputs)
+    by_others, (by_q_values, by_prior, by_temperature) = jacobian
+    assert all(np.all(gradient == 0) for gradient in (*by_others, by_q_values, by_prior))
+    assert by_temperature != 0
+
+
 def test_a_hot_temperature_leaves_the_prior_and_a_cold_one_takes_the_best():
     q_values = normals(1, 20, 3)
     hot, cold = (mpo.e_step(q_values, of_samples(q_values), jnp.float32(t), 0.1) for t in (1e6, 1e-3))
@@ -107,7 +121,9 @@ def test_A18_illegal_actions_have_no_weight_and_no_gradient_of_nan():
     )
     # weights of the legal ones ∝ [e², e⁴]: 1 / (1 + e²) = .119203
     np.testing.assert_allclose(step.weights[:, 0], [0.119203, 0, 0.880797], atol=1e-6)
-    assert np.isfinite(loss) and all(np.all(np.isfinite(gradient)) for gradient in gradients)
+    assert (
+        np.isfinite(loss) and np.isfinite(step.kl[0]) and all(np.all(np.isfinite(gradient)) for gradient in gradients)
+    )
     # The slope by the logits: π − weights = [.5 − .1192, 0, .5 − .8808]
     np.testing.assert_allclose(gradients[1], [0.380797, 0, -0.380797], atol=1e-6)
 
