@@ -40,9 +40,9 @@ class NetworkConfig:
     """Time steps that learning puts through the network at a time, 0 for all; gradients of larger minibatches are
     accumulated, which changes nothing but the order of a sum. None: 2048 on CPUs, where activations then stay in the
     cache; all elsewhere."""
-    policy: Literal["auto", "normal", "tanh_normal"] = "auto"
+    policy: Literal["auto", "normal", "state_normal", "tanh_normal"] = "auto"
     """Distribution of continuous actions. normal: a standard deviation that does not depend on the observation;
-    tanh_normal: squashed into (-1, 1), with one that does. auto: what suits the agent, mostly normal."""
+    state_normal: one that does; tanh_normal: that, squashed into (-1, 1). auto: what suits the agent, mostly normal."""
 
 
 def resolve_platform(config: NetworkConfig, platform: str) -> NetworkConfig:

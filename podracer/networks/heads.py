@@ -51,12 +51,13 @@ class PolicyHead(nn.Module):
     def _continuous(self, x: Array) -> Distribution:
         (size,) = self.space.shape
         mean = nn.Dense(size, kernel_init=_policy_init)(x)
-        if self.continuous != "tanh_normal":
+        if self.continuous in ("auto", "normal"):
             log_std = self.param("log_std", nn.initializers.zeros, (size,))
             std = jnp.broadcast_to(jnp.exp(log_std), mean.shape)
             return DiagonalNormal(mean, std)
         log_std = nn.Dense(size, kernel_init=_policy_init)(x)
-        return TanhNormal(mean, jnp.exp(jnp.clip(log_std, *_LOG_STD_BOUNDS)))
+        std = jnp.exp(jnp.clip(log_std, *_LOG_STD_BOUNDS))
+        return TanhNormal(mean, std) if self.continuous == "tanh_normal" else DiagonalNormal(mean, std)
 
 
 class ValueHead(nn.Module):

@@ -18,7 +18,7 @@ _action_init = nn.initializers.orthogonal(0.01)
 
 
 def policy_network(
-    config: NetworkConfig, spec: EnvSpec, continuous: Literal["normal", "tanh_normal"]
+    config: NetworkConfig, spec: EnvSpec, continuous: Literal["normal", "state_normal", "tanh_normal"]
 ) -> "PolicyNetwork":
     """Makes the module of a policy.
 

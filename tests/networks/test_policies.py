@@ -27,6 +27,7 @@ def _draw(*shape):
     [
         (NETWORK, ACTION, "tanh_normal", TanhNormal, (2,)),
         (NETWORK, ACTION, "normal", DiagonalNormal, (2,)),
+        (NETWORK, ACTION, "state_normal", DiagonalNormal, (2,)),
         (NetworkConfig(policy="tanh_normal"), ACTION, "tanh_normal", TanhNormal, (2,)),
         (NETWORK, Discrete(4), "tanh_normal", Categorical, ()),
     ],
@@ -39,6 +40,14 @@ def test_the_distribution_is_the_one_asked_for(key, config, action, continuous, 
     assert isinstance(policy, kind)
     assert policy.sample(key).shape == (*shape, *action_shape)
     assert policy.entropy().shape == shape
+
+
+@pytest.mark.parametrize(("continuous", "depends"), [("normal", False), ("state_normal", True), ("tanh_normal", True)])
+def test_the_deviation_depends_on_the_observation_where_it_should(key, continuous, depends):
+    network = policy_network(NETWORK, _spec(VECTOR), continuous)
+    observation = _draw(2, 3)
+    std = network.apply(network.init(key, observation), observation).std
+    assert np.all(std[0] != std[1]) == depends
 
 
 def test_a_deterministic_policy_stays_in_bounds_and_begins_in_their_middle(key):
