@@ -195,3 +195,71 @@ def test_a_mask_that_is_not_bool_is_refused():
         returns.generalized_advantages(v_tm1, reward, discount, v_t, np.ones(3, np.float32), 0.9)
     with pytest.raises(AssertionError):
         returns.generalized_advantages(v_tm1, reward[:2], discount, v_t, np.ones(3, bool), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        # γ = .9, r = (1, 2, 4), Q = 10: 1 + .9 · 2 + .81 · 4 + .729 · 10
+        (None, 13.33),
+        # a true end after the second: 1 + .9 · 2
+        (0.0, 2.8),
+        # a truncation after the second, Q of its true last observation 10: 1 + .9 · 2 + .81 · 10
+        (1.0, 10.9),
+    ],
+)
+def test_A08_the_discount_has_the_power_of_the_transitions_that_count(end, expected):
+    step_type, discount, reward = [FIRST, MID, MID, MID], [1.0] * 4, [1.0, 2.0, 4.0]
+    if end is not None:
+        step_type[2:], discount[2] = [LAST, FIRST], end
+    discount = np.array(discount, np.float32)
+    valid = valid_transitions(np.array(step_type), discount)
+    sequence = [np.array(reward, np.float32), 0.9 * discount[1:]]
+    joined = returns.join_transitions(*sequence, valid)
+    np.testing.assert_allclose(joined.reward + joined.discount * 10.0, expected, rtol=1e-6)
+    # The value beside the last transition that counts: of observation 3, or 2 where the episode ends there.
+    v_t = np.array([99.0, 99.0, 10.0] if end is None else [99.0, 10.0, 99.0], np.float32)
+    np.testing.assert_allclose(returns.n_step_returns(*sequence, v_t, valid, 3)[0], expected, rtol=1e-6)
+
+
+def test_A08_nothing_after_the_end_is_read():
+    _, reward, discount, _ = sequences(9, 4, 3)
+    valid = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 0]], bool)
+    noise = np.where(np.cumprod(valid, 0), 0, 1e6).astype(np.float32)
+    clean = returns.join_transitions(reward, discount, valid)
+    for one, other in zip(clean, returns.join_transitions(reward + noise, discount + noise, valid)):
+        np.testing.assert_array_equal(one, other)
+    count = [2, 1, 3]
+    for column, n in enumerate(count):
+        np.testing.assert_allclose(clean.discount[column], np.prod(discount[:n, column]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 20])
+def test_n_step_returns_equal_rlax_within_an_episode(n):
+    _, reward, discount, v_t = sequences(10, 9)
+    expected = rlax.n_step_bootstrapped_returns(*map(jnp.asarray, (reward, discount, v_t)), min(n, 9))
+    np.testing.assert_allclose(
+        returns.n_step_returns(reward, discount, v_t, np.ones(9, bool), n), expected, rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_n_step_returns_of_two_episodes_in_a_row_equal_each_alone(n):
+    _, reward, discount, v_t = sequences(11, 9, 2)
+    valid = np.ones((9, 2), bool)
+    valid[4] = False
+    joined = returns.n_step_returns(reward, discount, v_t, valid, n)
+    np.testing.assert_array_equal(joined[4], 0.0)
+    for rows in (slice(0, 4), slice(5, 9)):
+        alone = returns.n_step_returns(reward[rows], discount[rows], v_t[rows], valid[rows], n)
+        np.testing.assert_allclose(joined[rows], alone, rtol=1e-6)
+
+
+def test_joined_transitions_are_the_n_step_returns_of_the_first_row():
+    _, reward, discount, v_t = sequences(12, 5, 6)
+    valid = np.random.default_rng(13).random((5, 6)) < 0.7
+    valid[0] = True
+    last = np.cumprod(valid, 0).sum(0) - 1  # the last transition that counts
+    joined = returns.join_transitions(reward, discount, valid)
+    expected = joined.reward + joined.discount * v_t[last, np.arange(6)]
+    np.testing.assert_allclose(returns.n_step_returns(reward, discount, v_t, valid, 5)[0], expected, rtol=1e-5)
