@@ -34,15 +34,26 @@ def gradient_step(
     optimiser: optax.GradientTransformation,
     trained: Trained,
     gradients: ArrayTree,
-    learning_rate: Array,
+    learning_rate: ArrayTree,
     axis_name: str | None,
 ) -> tuple[Trained, Array]:
     """Averages gradients over the devices and descends.
+
+    Args:
+      optimiser: of all parameters.
+      trained: what is trained.
+      gradients: this device's.
+      learning_rate: `[]`, or a tree of them, one for each of several networks: a prefix of the parameters' tree.
+      axis_name: the mesh axis of the learner devices, if any.
 
     Returns:
       The next parameters and optimiser state, and `[]` the norm of the averaged gradients before clipping.
     """
     gradients = collectives.pmean(gradients, axis_name)
     updates, opt_state = optimiser.update(gradients, trained.opt_state, trained.params)
-    params = jax.tree.map(lambda p, u: p - learning_rate * u, trained.params, updates)
+
+    def descend(rate: Array, params: ArrayTree, updates: ArrayTree) -> ArrayTree:
+        return jax.tree.map(lambda p, u: p - rate * u, params, updates)
+
+    params = jax.tree.map(descend, learning_rate, trained.params, updates)
     return Trained(params, opt_state), optax.tree.norm(gradients)
