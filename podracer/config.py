@@ -49,6 +49,8 @@ COMPONENTS = {
         "ppo": "podracer.agents.ppo:PPO",
         "impala": "podracer.agents.impala:IMPALA",
         "pqn": "podracer.agents.pqn:PQN",
+        "mpo": "podracer.agents.mpo:MPO",
+        "sac": "podracer.agents.sac:SAC",
     },
     "runner": {
         "anakin": "podracer.runners.anakin:AnakinConfig",
