@@ -17,15 +17,17 @@ import jax.numpy as jnp
 import optax
 
 from podracer.agents import parts
+from podracer.agents.exploration import explore, scheduled_epsilon
 from podracer.agents.minibatches import gradients, scan_minibatches, to_rows, to_sequences
 from podracer.agents.optimiser import Trained, clipped, gradient_step, scheduled
 from podracer.agents.parts import ActorMemory, ActorParams, LearnerState
 from podracer.losses.policy import value_loss
+from podracer.losses.q_learning import of_action
 from podracer.losses.returns import lambda_returns
 from podracer.networks.config import NetworkConfig
 from podracer.networks.models import QNetwork, q_network
 from podracer.parallel import collectives
-from podracer.spaces import ACTION_MASK, EnvSpec, zeros
+from podracer.spaces import EnvSpec, zeros
 from podracer.types import ActorOutput, Array, ArrayTree, Batch, Key, PolicySnapshot, TimeStep, UpdateOutput
 
 
@@ -88,6 +90,12 @@ class PQN:
         }
     )
 
+    def __post_init__(self):
+        if self.network.noisy:
+            raise ValueError(
+                "network.noisy=true explores by noise, which agent=pqn does not learn with; use agent=dqn or agent=r2d2"
+            )
+
     @property
     def sequence_length(self) -> int:
         return self.unroll_length + 1
@@ -119,20 +127,18 @@ class PQN:
     ) -> tuple[ActorMemory, ActorOutput]:
         params, statistics = policy.params
         observation = parts.normalise_observation(statistics, timestep.observation)
-        core, q_values = self.model.apply(params, state.core, observation, timestep.is_first)
-        action = jnp.argmax(q_values, -1).astype(jnp.int32)
+        core, (q_value, _) = self.model.apply(params, state.core, observation, timestep.is_first)
+        action = jnp.argmax(q_value, -1).astype(jnp.int32)
         if not evaluation:
-            action = self._explore(action, q_values.shape[-1], timestep.observation, key, policy.progress)
+            action = explore(key, action, self.epsilon(policy.progress), self.spec.action, timestep.observation)
         memory, extras = parts.remember(
-            state, core, timestep, {"max_q_value": jnp.max(q_values, -1)}, self.discount_factor
+            state, core, timestep, {"max_q_value": jnp.max(q_value, -1)}, self.discount_factor
         )
         return memory, ActorOutput(action, extras)
 
     def epsilon(self, progress: Array) -> Array:
         """`[]` the probability of a random action, a function of the share of the budget that is done."""
-        done = jnp.clip(progress / jnp.maximum(self.exploration_fraction, 1e-9), 0.0, 1.0)
-        done = jnp.where(self.exploration_fraction > 0, done, 1.0)
-        return self.epsilon_start + done * (self.epsilon_end - self.epsilon_start)
+        return scheduled_epsilon(progress, self.epsilon_start, self.epsilon_end, self.exploration_fraction)
 
     def update(
         self, state: LearnerState, batch: Batch, key: Key, *, progress: Array
@@ -190,17 +196,7 @@ class PQN:
           The loss, and its parts; averaged over devices, means over all valid rows.
         """
         rows = to_sequences(rows, whole_sequences=self.network.core != "none")
-        _, q_values = self.model.apply(params, memory, rows.observation, rows.is_first, method="unroll")
-        chosen = jax.nn.one_hot(rows.action, q_values.shape[-1], dtype=bool)
-        q_value = jnp.sum(jnp.where(chosen, q_values, 0.0), -1)  # [T, N]
+        _, values = self.model.apply(params, memory, rows.observation, rows.is_first, method="unroll")
+        q_value = of_action(values.q_value, rows.action)  # [T, N]
         loss = jnp.sum(jnp.where(rows.valid, value_loss(q_value, rows.target), 0.0)) / count
         return loss, {"q_loss": loss, "q_value": jnp.sum(jnp.where(rows.valid, q_value, 0.0)) / count}
-
-    def _explore(self, greedy: Array, num_actions: int, observation: ArrayTree, key: Key, progress: Array) -> Array:
-        """Replaces greedy actions by uniformly random legal ones, with probability ε."""
-        uniform = jax.random.uniform(key, (*greedy.shape, 1 + num_actions))
-        ranks = uniform[..., 1:]
-        if isinstance(observation, dict) and ACTION_MASK in observation:
-            ranks = jnp.where(observation[ACTION_MASK], ranks, -1.0)
-        random = jnp.argmax(ranks, -1).astype(greedy.dtype)
-        return jnp.where(uniform[..., 0] < self.epsilon(progress), random, greedy)

@@ -18,6 +18,13 @@ class SoftPolicy(NamedTuple):
     entropy: Array  # [...] in nats
 
 
+def of_action(values: Array, action: Array) -> Array:
+    """Selects `[...]` what belongs to the action taken, `[...]` int, from `[..., A]` values of all actions."""
+    # A selection fuses with what made the values; a gather does not, and its gradient is a scatter.
+    chosen = jax.nn.one_hot(action, values.shape[-1], dtype=bool)
+    return jnp.sum(jnp.where(chosen, values, 0.0), axis=-1)
+
+
 def huber_loss(error: Array, threshold: Array | float) -> Array:
     """Squares small errors and takes the size of large ones: ½ e² if |e| ≤ κ, else κ (|e| − ½ κ).
 

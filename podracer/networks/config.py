@@ -40,6 +40,12 @@ class NetworkConfig:
     """Time steps that learning puts through the network at a time, 0 for all; gradients of larger minibatches are
     accumulated, which changes nothing but the order of a sum. None: 2048 on CPUs, where activations then stay in the
     cache; all elsewhere."""
+    head_sizes: tuple[int, ...] = ()
+    """Widths of dense layers between the torso, or the core, and the values of actions; of both streams if duelling."""
+    duelling: bool = False
+    """Values actions as the value of the state plus advantages, each with layers of its own."""
+    noisy: bool = False
+    """Explores by learned noise in the layers that value actions, after torso and core."""
     policy: Literal["auto", "normal", "state_normal", "tanh_normal"] = "auto"
     """Distribution of continuous actions. normal: a standard deviation that does not depend on the observation;
     state_normal: one that does; tanh_normal: that, squashed into (-1, 1). auto: what suits the agent, mostly normal."""

@@ -1,4 +1,4 @@
-"""Heads: from a torso's vector to a policy, a value, action values."""
+"""Heads: from a torso's vector to a policy and a value. For the values of actions see `action_values.py`."""
 
 from collections.abc import Mapping
 
@@ -67,18 +67,6 @@ class ValueHead(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Computes `[...]` from `[..., H]`."""
         return nn.Dense(1, kernel_init=_value_init)(x)[..., 0]
-
-
-class QHead(nn.Module):
-    """The values of A actions; illegal ones get the lowest finite number, so that no maximum finds them."""
-
-    num_actions: int
-
-    @nn.compact
-    def __call__(self, x: Array, action_mask: Array | None) -> Array:
-        """Computes `[..., A]` from `[..., H]` and a mask `[..., A]`, True where the action is legal."""
-        q_values = nn.Dense(self.num_actions, kernel_init=_value_init)(x)
-        return q_values if action_mask is None else mask_illegal(q_values, action_mask)
 
 
 def num_logits(space: Discrete | MultiDiscrete) -> int:

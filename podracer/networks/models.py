@@ -4,16 +4,18 @@ from typing import NamedTuple
 
 import flax.linen as nn
 
+from podracer.networks.action_values import ActionValues, ExpectedReturns, QHead, Returns
 from podracer.networks.config import NetworkConfig
 from podracer.networks.distributions import Distribution
-from podracer.networks.heads import PolicyHead, QHead, ValueHead, check_actions
+from podracer.networks.heads import PolicyHead, ValueHead, check_actions
 from podracer.networks.preprocess import Features, preprocess
 from podracer.networks.recurrent import Core, GRUCell, LSTMCell
-from podracer.networks.torsos import Torso, resolve_torso
+from podracer.networks.torsos import Torso, resolve_activation, resolve_torso
 from podracer.spaces import Discrete, EnvSpec
 from podracer.types import Array, ArrayTree
 
 _CELLS = {"gru": GRUCell, "lstm": LSTMCell}
+_EXPECTED = ExpectedReturns()
 
 
 class PolicyValue(NamedTuple):
@@ -31,8 +33,13 @@ def actor_critic(config: NetworkConfig, spec: EnvSpec) -> "ActorCritic":
     return ActorCritic(config, spec, resolve_torso(config, spec))
 
 
-def q_network(config: NetworkConfig, spec: EnvSpec) -> "QNetwork":
+def q_network(config: NetworkConfig, spec: EnvSpec, returns: Returns = _EXPECTED) -> "QNetwork":
     """Makes the module of a value for each action.
+
+    Args:
+      config: of the network.
+      spec: of the environment, with `Discrete` actions.
+      returns: what is learnt of an action's return.
 
     Raises:
       ValueError: the actions are not `Discrete`, or the network cannot read the observations.
@@ -43,7 +50,7 @@ def q_network(config: NetworkConfig, spec: EnvSpec) -> "QNetwork":
             "use an agent with a policy, such as agent=ppo"
         )
     check_actions(spec)
-    return QNetwork(config, spec, resolve_torso(config, spec))
+    return QNetwork(config, spec, resolve_torso(config, spec), returns)
 
 
 class Trunk(nn.Module):
@@ -115,29 +122,37 @@ class ActorCritic(nn.Module):
 
 
 class QNetwork(nn.Module):
-    """A value for each of A actions; made by `q_network`. Illegal actions have the lowest finite value."""
+    """A value for each of A actions; made by `q_network`."""
 
     config: NetworkConfig
     spec: EnvSpec
     torso_kind: str
+    returns: Returns
 
     def setup(self):
-        self.trunk = Trunk(self.config, self.torso_kind)
-        self.head = QHead(self.spec.action.num_values)
+        config = self.config
+        self.trunk = Trunk(config, self.torso_kind)
+        activation = resolve_activation(config, self.torso_kind)
+        self.head = QHead(
+            self.spec.action.num_values, self.returns, config.head_sizes, activation, config.duelling, config.noisy
+        )
 
     @nn.nowrap
     def initial_memory(self, batch_size: int) -> ArrayTree:
         """The memory before an episode, `[B, ...]`; `()` in a feed-forward network. Needs no parameters."""
         return _initial_memory(self.config, batch_size)
 
-    def __call__(self, memory: ArrayTree, observation: ArrayTree, is_first: Array) -> tuple[ArrayTree, Array]:
-        """Runs one step, as `ActorCritic` does; returns memory and `[B, A]` action values."""
+    def __call__(self, memory: ArrayTree, observation: ArrayTree, is_first: Array) -> tuple[ArrayTree, ActionValues]:
+        """Runs one step, as `ActorCritic` does; returns memory and the values of `[B, A]` actions.
+
+        Noisy layers are so only if there is a key for the collection `noise`.
+        """
         features = _preprocess(self.spec, self.torso_kind, observation, is_first)
         memory, x = self.trunk(memory, features, is_first)
         return memory, self.head(x, _unmerge(features.action_mask, is_first))
 
-    def unroll(self, memory: ArrayTree, observation: ArrayTree, is_first: Array) -> tuple[ArrayTree, Array]:
-        """Runs T steps, the same as T calls but in one batch; returns memory and `[T, B, A]` action values."""
+    def unroll(self, memory: ArrayTree, observation: ArrayTree, is_first: Array) -> tuple[ArrayTree, ActionValues]:
+        """Runs T steps, the same as T calls but in one batch; returns memory and the values of `[T, B, A]` actions."""
         return self(memory, observation, is_first)
 
 

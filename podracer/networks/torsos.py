@@ -37,7 +37,7 @@ class Torso(nn.Module):
     def __call__(self, features: Features) -> Array:
         """Computes `[N, H]`."""
         config = self.config
-        activation = _activation(config, self.kind)
+        activation = resolve_activation(config, self.kind)
         # Left undecided, the way that is right on most platforms.
         method: Method = "patches" if config.convolution == "patches" else "native"
         parts = []
@@ -143,7 +143,8 @@ def resolve_torso(config: NetworkConfig, spec: EnvSpec) -> str:
     return config.torso
 
 
-def _activation(config: NetworkConfig, kind: str) -> Callable:
+def resolve_activation(config: NetworkConfig, kind: str) -> Callable:
+    """Decides which function follows a layer beside a torso of this kind."""
     if config.activation == "auto":
         return _ACTIVATIONS["tanh" if kind == "mlp" else "relu"]
     return _ACTIVATIONS[config.activation]

@@ -48,7 +48,7 @@ class Learnt:
         model = self.run.agent.model
         x, is_first = jnp.array([observation], jnp.float32), jnp.array([True])
         _, output = model.apply(self.policy.params.params, model.initial_memory(1), x, is_first)
-        return float(output.value[0] if hasattr(output, "value") else jnp.max(output[0]))
+        return float(output.value[0] if hasattr(output, "value") else jnp.max(output.q_value[0]))
 
     @property
     def mean_return(self) -> float:

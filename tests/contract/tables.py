@@ -93,8 +93,8 @@ def _action_values(agent: Any, params: Any, statistics: Any, trajectory: Traject
     steps = trajectory.steps
     observation = parts.normalise_observation(statistics, steps.timestep.observation)
     memory, is_first = trajectory.actor_state.core, steps.timestep.is_first
-    _, q_values = agent.model.apply(params, memory, observation, is_first, method="unroll")
-    return {"max_q_value": jnp.max(q_values, -1)}
+    _, values = agent.model.apply(params, memory, observation, is_first, method="unroll")
+    return {"max_q_value": jnp.max(values.q_value, -1)}
 
 
 # How the loss of each algorithm finds again what its actors recorded, `[T+1, B]`.

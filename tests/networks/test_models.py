@@ -205,7 +205,7 @@ def test_A18_illegal_actions_are_never_chosen_and_never_the_maximum(key):
     params = _init(network, observation)
     # All values far below any "large" negative number that a mask might use.
     params["params"]["head"]["Dense_0"]["bias"] -= 1e12
-    _, q_values = _unroll(network, params, (), observation, is_first)
+    _, (q_values, _) = _unroll(network, params, (), observation, is_first)
     assert np.all(np.isfinite(q_values))
     chosen = np.take_along_axis(observation[ACTION_MASK], np.argmax(q_values, -1)[..., None], -1)
     assert np.all(chosen)
