@@ -78,7 +78,12 @@ RUNNERS = {
     "free_each_step": (*_SEBULBA, "runner.mode=free", "runner.refresh=step", *_FOUR_ACTORS),
 }
 
-REPLAYS = {"on_policy": ("replay=on_policy",)}
+_SMALL_STORE = ("replay.capacity=36", "replay.learning_starts=0")
+REPLAYS = {
+    "on_policy": ("replay=on_policy",),
+    "uniform": ("replay=uniform", *_SMALL_STORE),
+    "prioritised": ("replay=prioritised", *_SMALL_STORE),
+}
 
 
 def _actor_critic(agent: Any, params: Any, statistics: Any, trajectory: Trajectory) -> dict[str, Array]:

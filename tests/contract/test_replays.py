@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 
 from podracer.config import load_config
-from podracer.replay.base import Replay
+from podracer.replay.base import Replay, ReplaySpec
 from podracer.replay.on_policy import OnPolicy
 from podracer.types import Step, TimeStep, Trajectory
 from tests.contract.tables import REPLAYS
 
 
+SPEC = ReplaySpec(
+    num_envs=3, unroll_length=4, batch_size=8, sequence_length=5, sequence_period=4, episode_ends="reset"
+)
+
+
 def make_trajectory(start: int) -> Trajectory:
-    """`[T+1, B]` = `[5, 3]` steps whose observations are all different."""
+    """`[T+1, B]` = `[5, 3]` steps whose observations are all different, and go on where `start` is 12 larger."""
     observation = start + jnp.arange(15.0).reshape(5, 3)
     timestep = TimeStep(jnp.ones((5, 3), jnp.int8), observation / 2, jnp.ones((5, 3)), {"x": observation[..., None]})
     return Trajectory(Step(timestep, jnp.zeros((5, 3), jnp.int32), {"value": observation}), {"h": observation[0]})
@@ -25,7 +30,7 @@ def check_replay(replay: Replay) -> None:
     state = start = replay.init(jax.eval_shape(lambda: make_trajectory(0)))
     added: list[Any] = []
     for index in range(3):
-        trajectory = make_trajectory(100 * index)
+        trajectory = make_trajectory(12 * index)
         added.append(np.asarray(trajectory.steps.extras["value"]))
         state = replay.add(state, trajectory)
         assert replay.size(state) > 0
@@ -52,7 +57,8 @@ def check_batch(batch: Any, added: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", REPLAYS)
 def test_replay_hands_out_what_was_put_in(name):
-    check_replay(load_config(REPLAYS[name]).replay.build())
+    replay = load_config(REPLAYS[name]).replay
+    check_replay(replay.build() if name == "on_policy" else replay.build(spec=SPEC))
 
 
 class KeepsTheUnroll(OnPolicy):
