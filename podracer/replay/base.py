@@ -66,8 +66,8 @@ class Replay(Protocol[State]):
         """`[]` bool, whether there is anything to sample."""
         ...
 
-    def sample(self, state: State, key: Key) -> Batch:
-        """Draws a batch of sequences; of nothing, if `can_sample` is False, rows without a valid transition."""
+    def sample(self, state: State, key: Key) -> tuple[State, Batch]:
+        """Draws a batch of sequences, or takes it out; it has no meaning where `can_sample` is False."""
         ...
 
     def set_priorities(self, state: State, indices: ArrayTree, priorities: Array) -> State:

@@ -30,10 +30,11 @@ class OnPolicy:
     def can_sample(self, state: Empty | Trajectory) -> Array:
         return jnp.asarray(isinstance(state, Trajectory))
 
-    def sample(self, state: Trajectory, key: Key) -> Batch:
+    def sample(self, state: Trajectory, key: Key) -> tuple[Trajectory, Batch]:
         del key
         batch_size = state.steps.timestep.reward.shape[1]
-        return Batch(state, jnp.arange(batch_size, dtype=jnp.int32), jnp.ones((batch_size,), jnp.float32))
+        batch = Batch(state, jnp.arange(batch_size, dtype=jnp.int32), jnp.ones((batch_size,), jnp.float32))
+        return state, batch
 
     def set_priorities(self, state: Trajectory, indices: ArrayTree, priorities: Array) -> Trajectory:
         raise TypeError("an on-policy store has no priorities: use replay=prioritised")

@@ -70,10 +70,10 @@ class Prioritised(StoreSettings):
     def can_sample(self, state: PrioritisedState) -> Array:
         return sum_tree.total(state.tree) > 0
 
-    def sample(self, state: PrioritisedState, key: Key) -> Batch:
+    def sample(self, state: PrioritisedState, key: Key) -> tuple[PrioritisedState, Batch]:
         positions = sum_tree.find(state.tree, jax.random.uniform(key, (self.spec.batch_size_per_device,)))
         probabilities = state.tree.sums[0][positions] / sum_tree.total(state.tree)
-        return Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
+        return state, Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
 
     def set_priorities(self, state: PrioritisedState, indices: ArrayTree, priorities: Array) -> PrioritisedState:
         """Sets the priorities of the starts at `[N]` indices; of an index that occurs twice, the larger counts.

@@ -55,14 +55,14 @@ class Uniform(StoreSettings):
     def can_sample(self, state: UniformState) -> Array:
         return self._num_starts(state) > 0
 
-    def sample(self, state: UniformState, key: Key) -> Batch:
+    def sample(self, state: UniformState, key: Key) -> tuple[UniformState, Batch]:
         num_starts = self._num_starts(state)
         # Drawn as a share, since a bound that is traced would make `randint` draw twice.
         share = jax.random.uniform(key, (self.spec.batch_size_per_device,))
         chosen = jnp.minimum((share * num_starts).astype(jnp.uint32), jnp.maximum(num_starts, 1) - 1)
         positions = self._find(state, chosen)
         probabilities = jnp.full(positions.shape, 1.0) / jnp.maximum(num_starts, 1).astype(jnp.float32)
-        return Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
+        return state, Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
 
     def set_priorities(self, state: UniformState, indices: ArrayTree, priorities: Array) -> UniformState:
         del indices, priorities  # all starts stay equally likely

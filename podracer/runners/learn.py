@@ -53,7 +53,7 @@ def learn(
 
     def update(learner_state: ArrayTree, replay_state: ArrayTree, key: Key) -> tuple[ArrayTree, ArrayTree, Learned]:
         sample_key, update_key = jax.random.split(key)
-        batch = replay.sample(replay_state, sample_key)
+        replay_state, batch = replay.sample(replay_state, sample_key)
         updated, output = agent.update(learner_state, batch, update_key, progress=progress)
         finite = _is_finite(updated)
         learner_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, learner_state)

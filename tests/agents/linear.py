@@ -35,4 +35,4 @@ def make_batch(step_type, reward, discount, observation, action, extras) -> Batc
 
     timestep = TimeStep(column(step_type, jnp.int8), column(reward), column(discount), column(observation)[..., None])
     step = Step(timestep, column(action, jnp.int32), {name: column(values) for name, values in extras.items()})
-    return OnPolicy().sample(Trajectory(step, ActorMemory((), ())), None)
+    return OnPolicy().sample(Trajectory(step, ActorMemory((), ())), None)[1]

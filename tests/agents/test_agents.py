@@ -102,7 +102,7 @@ def test_A31_the_learning_rate_is_stairs_and_logged_as_applied(make, steps_per_u
     env = AutoReset(COUNTER)
     agent = make(spec=env.spec, network=NETWORK, unroll_length=4, learning_rate=0.1, **epochs)
     state, trajectory = unrolled(agent, env)
-    batch = OnPolicy().sample(trajectory, jax.random.key(0))
+    _, batch = OnPolicy().sample(trajectory, jax.random.key(0))
     update = jax.jit(lambda state, progress: agent.update(state, batch, jax.random.key(0), progress=progress))
     logged = []
     for done in (0.0, 0.5):  # two updates
@@ -118,7 +118,7 @@ def test_A35_minibatches_of_another_key_are_other_minibatches(make):
     env = AutoReset(COUNTER)
     agent = make(spec=env.spec, network=NETWORK, unroll_length=4, learning_rate=0.1, num_minibatches=2)
     state, trajectory = unrolled(agent, env)
-    batch = OnPolicy().sample(trajectory, jax.random.key(0))
+    _, batch = OnPolicy().sample(trajectory, jax.random.key(0))
     update = jax.jit(lambda key: agent.update(state, batch, key, progress=jnp.float32(0.0))[0].trained.params)
     first, again, other = (jax.tree.leaves(update(jax.random.key(seed))) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again))

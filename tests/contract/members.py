@@ -118,7 +118,7 @@ def _nudge(x: Array) -> Array:
 
 
 def to_batch(trajectory: Trajectory) -> Batch:
-    return OnPolicy().sample(trajectory, ACT_KEY)
+    return OnPolicy().sample(trajectory, ACT_KEY)[1]
 
 
 def leaves_with_names(tree: Any) -> list[tuple[str, Any]]:

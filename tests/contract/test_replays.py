@@ -13,10 +13,7 @@ from podracer.replay.on_policy import OnPolicy
 from podracer.types import Step, TimeStep, Trajectory
 from tests.contract.tables import REPLAYS
 
-
-SPEC = ReplaySpec(
-    num_envs=3, unroll_length=4, batch_size=8, sequence_length=5, sequence_period=4, episode_ends="reset"
-)
+SPEC = ReplaySpec(num_envs=3, unroll_length=4, batch_size=8, sequence_length=5, sequence_period=4, episode_ends="reset")
 
 
 def make_trajectory(start: int) -> Trajectory:
@@ -35,7 +32,8 @@ def check_replay(replay: Replay) -> None:
         state = replay.add(state, trajectory)
         assert replay.size(state) > 0
         if replay.can_sample(state):
-            check_batch(replay.sample(state, jax.random.key(index)), np.stack(added))
+            state, batch = replay.sample(state, jax.random.key(index))
+            check_batch(batch, np.stack(added))
         state = replay.retain(state)
         assert jax.tree.structure(state) == jax.tree.structure(start)
         for before, after in zip(jax.tree.leaves(start), jax.tree.leaves(state)):

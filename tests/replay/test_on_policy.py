@@ -17,7 +17,7 @@ def make_trajectory():
 def test_a_sample_is_the_unroll_that_was_added_whole_and_in_order():
     replay, trajectory = OnPolicy(), make_trajectory()
     state = replay.add(replay.init(trajectory), trajectory)
-    batch = replay.sample(state, jax.random.key(0))
+    _, batch = replay.sample(state, jax.random.key(0))
     for sampled, added in zip(jax.tree.leaves(batch.trajectory), jax.tree.leaves(trajectory), strict=True):
         np.testing.assert_array_equal(sampled, added)
     assert batch.indices.tolist() == [0, 1]

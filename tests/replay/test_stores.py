@@ -101,7 +101,7 @@ def test_A10_F09_uniform_samples_what_the_lists_hold(name, seed, adds):
     assert functions.store.size(state) == min(oracle.written, oracle.num_rows) * oracle.spec.num_envs
     if not starts:
         return
-    batch = functions.sample(state, jax.random.key(seed))
+    _, batch = functions.sample(state, jax.random.key(seed))
     assert set(check_sequences(oracle, batch)) == set(starts)
     np.testing.assert_allclose(batch.probabilities, 1 / len(starts), rtol=1e-6)
 
@@ -120,7 +120,7 @@ def test_A10_A27_prioritised_samples_what_the_lists_hold(name, seed, adds, round
         assert store.can_sample(state) == bool(weights)
         if turn < adds or not weights:
             continue
-        batch = functions.sample(state, jax.random.key(turn))
+        _, batch = functions.sample(state, jax.random.key(turn))
         starts, total = check_sequences(oracle, batch), sum(weights.values())
         expected = [weights[start] / total for start in starts]
         np.testing.assert_allclose(batch.probabilities, expected, rtol=1e-4)
@@ -155,7 +155,7 @@ def test_A10_windows_are_those_of_the_case(kind):
         state = jax.jit(store.add)(state, to_trajectory(streams, t, 1))
     assert store.size(state) == 8
     np.testing.assert_array_equal(state.ring.steps.timestep.observation[:, 0], [8, 9, 10, 3, 4, 5, 6, 7])
-    numbers = np.asarray(jax.jit(store.sample)(state, jax.random.key(0)).trajectory.steps.timestep.observation)
+    numbers = np.asarray(jax.jit(store.sample)(state, jax.random.key(0))[1].trajectory.steps.timestep.observation)
     np.testing.assert_array_equal(np.diff(numbers, axis=0), 1)
     assert set(numbers[0]) == {3, 4, 5, 6, 7, 8}
 
@@ -169,7 +169,7 @@ def test_A26_frequencies_are_those_of_the_priorities():
     for t in range(5):
         state = store.add(state, to_trajectory(streams, t, 1))
     state = store.set_priorities(state, jnp.arange(4), jnp.array([1.0, 2.0, 3.0, 4.0]))
-    batch = jax.jit(store.sample)(state, jax.random.key(0))
+    _, batch = jax.jit(store.sample)(state, jax.random.key(0))
     counts = np.bincount(batch.indices, minlength=4)
     expected = np.array([0.1, 0.2, 0.3, 0.4])
     np.testing.assert_allclose(batch.probabilities, expected[np.asarray(batch.indices)], rtol=1e-5)
@@ -181,7 +181,7 @@ def test_F09_frequencies_are_uniform(kind):
     functions, oracle, state = fill(kind, "n_step", 5, 23)
     counts = np.zeros(6000)
     for index in range(20):
-        numbers = functions.sample(state, jax.random.key(index)).trajectory.steps.timestep.observation[0]
+        numbers = functions.sample(state, jax.random.key(index))[1].trajectory.steps.timestep.observation[0]
         counts += np.bincount(numbers, minlength=6000)
     starts = oracle.starts()
     assert chi_square(counts[starts], np.full(len(starts), 1 / len(starts))) < len(starts) + 5 * np.sqrt(
@@ -196,7 +196,7 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 def test_padding_holds_no_transition():
     functions, oracle, state = fill(Uniform, "longer_than_unrolls", 3, 20)
-    timestep = functions.sample(state, jax.random.key(0)).trajectory.steps.timestep
+    timestep = functions.sample(state, jax.random.key(0))[1].trajectory.steps.timestep
     valid = np.asarray(valid_transitions(timestep.step_type, timestep.discount))
     first_invalid = np.argmin(np.pad(valid, [(0, 1), (0, 0)]), axis=0)
     assert all(not valid[k:, n].any() for n, k in enumerate(first_invalid)) and valid[0].all()
