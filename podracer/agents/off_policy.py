@@ -5,11 +5,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from podracer.agents import parts
 from podracer.agents.optimiser import Trained
 from podracer.agents.parts import Statistics
+from podracer.losses.returns import join_transitions
 from podracer.networks.distributions import Categorical, mask_illegal
 from podracer.spaces import ACTION_MASK, Box, Discrete
-from podracer.types import Array, ArrayTree, Key
+from podracer.types import Array, ArrayTree, Key, Step
 
 
 class LearnerState(NamedTuple):
@@ -23,6 +25,26 @@ class ActorParams(NamedTuple):
     params: ArrayTree
     statistics: Statistics
     has_learnt: Array  # [] bool, False until the first update
+
+
+class Transition(NamedTuple):
+    """From the first step of a sequence to the last, or to the end of the episode: `[N, ...]`."""
+
+    observation: ArrayTree  # normalised, where the agent does
+    action: Array
+    reward: Array  # f32, sum of the discounted rewards in between
+    discount: Array  # f32, of the value of the last observation; 0 after a true end
+    last_observation: ArrayTree
+    valid: Array  # bool, whether the first step is followed by one of its episode
+
+
+def join_sequence(steps: Step, statistics: Statistics, discount_factor: Array | float) -> Transition:
+    """Views `[n+1, N, ...]` steps of the replay, padded after the end of an episode, as one transition each."""
+    reward, discount, valid = parts.transitions(steps, statistics)  # [n, N]
+    joined = join_transitions(reward, discount * discount_factor, valid)
+    observation = parts.normalise_observation(statistics, steps.timestep.observation)
+    first, last = (jax.tree.map(lambda leaf, t=t: leaf[t], observation) for t in (0, -1))
+    return Transition(first, steps.action[0], joined.reward, joined.discount, last, valid[0])
 
 
 def uniform_actions(space: Box | Discrete, observation: ArrayTree, key: Key) -> Array:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from podracer.agents import parts
-from podracer.agents.off_policy import ActorParams, LearnerState, uniform_actions
+from podracer.agents.off_policy import ActorParams, LearnerState, join_sequence, uniform_actions
 from podracer.agents.optimiser import Trained, gradient_step
 from podracer.agents.targets import check_target, update_target
 from podracer.losses.actor_critic import critics_loss, expected_soft_value, soft_value, temperature_loss
@@ -182,24 +182,24 @@ class SAC:
         Returns:
           The sum of the losses, and its parts.
         """
-        steps = batch.trajectory.steps
-        reward, discount, valid = jax.tree.map(lambda x: x[0], parts.transitions(steps, statistics))  # [N]
-        observation = parts.normalise_observation(statistics, steps.timestep.observation)
-        observation, next_observation = (jax.tree.map(lambda x, t=t: x[t], observation) for t in (0, 1))
+        transition = join_sequence(batch.trajectory.steps, statistics, self.discount_factor)
         policy_key, next_key = jax.random.split(key)
         temperature = jnp.exp(jax.lax.stop_gradient(params.log_temperature))
 
-        next_value, _ = self._soft_value(params.policy, target_params, temperature, next_observation, next_key)
-        target = jax.lax.stop_gradient(reward + discount * self.discount_factor * next_value)
-        q_values = self._q_values(params.critics, observation, steps.action[0])  # [C, N]
+        next_value, _ = self._soft_value(
+            params.policy, target_params, temperature, transition.last_observation, next_key
+        )
+        target = jax.lax.stop_gradient(transition.reward + transition.discount * next_value)  # [N]
+        q_values = self._q_values(params.critics, transition.observation, transition.action)  # [C, N]
         # The policy's gradient passes through the critics, and leaves them alone.
         fixed_critics = jax.lax.stop_gradient(params.critics)
-        value, entropy = self._soft_value(params.policy, fixed_critics, temperature, observation, policy_key)
+        value, entropy = self._soft_value(params.policy, fixed_critics, temperature, transition.observation, policy_key)
 
-        count = jnp.maximum(collectives.pmean(jnp.sum(valid, dtype=jnp.float32), self.axis_name), 1e-6)
+        num_valid = jnp.sum(transition.valid, dtype=jnp.float32)
+        count = jnp.maximum(collectives.pmean(num_valid, self.axis_name), 1e-6)
 
         def mean(x: Array) -> Array:
-            return jnp.sum(jnp.where(valid, x, 0.0)) / count
+            return jnp.sum(jnp.where(transition.valid, x, 0.0)) / count
 
         metrics = {
             "critics_loss": mean(critics_loss(q_values, target)),
