@@ -153,16 +153,22 @@ def build_replay(config: Config, agent: Agent, run_plan: Plan) -> Replay:
             f"agent={config.agent.name} learns from a store of its past, and replay={ON_POLICY} keeps none; "
             f"use replay={' or '.join(others)}"
         )
+    spec = replay_spec(agent, run_plan.num_envs, run_plan.learners)
+    return config.replay.build(spec=spec, axis_name=agent.axis_name)
+
+
+def replay_spec(agent: Agent, num_envs: int, num_devices: int) -> ReplaySpec:
+    """What an agent that has a `batch_size` asks of its store."""
     wishes = {wish: getattr(agent, wish, None) for wish in _REPLAY_WISHES}
-    spec = ReplaySpec(
-        num_envs=run_plan.num_envs,
+    return ReplaySpec(
+        num_envs=num_envs,
         unroll_length=agent.unroll_length,
-        batch_size=batch_size,
-        num_devices=run_plan.learners,
+        batch_size=agent.batch_size,
+        num_devices=num_devices,
         sequence_length=agent.sequence_length,
+        stacked_frames=agent.spec.stacked_frames,
         **{wish: value for wish, value in wishes.items() if value is not None},
     )
-    return config.replay.build(spec=spec, axis_name=agent.axis_name)
 
 
 def build_environments(config: Config) -> Environments:

@@ -6,7 +6,7 @@ recorded is what the policy sampled.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -65,6 +65,13 @@ class Box:
 ActionSpace = Discrete | MultiDiscrete | Box
 
 
+class StackedFrames(NamedTuple):
+    """Says that observations repeat earlier ones: every leaf but the action mask is `count` frames, newest last."""
+
+    count: int
+    axis: int  # along which they are concatenated, counted from the last: -1, or -3 of channels-first images
+
+
 @dataclass(frozen=True, eq=False)
 class EnvSpec:
     """What is known of an environment before it is stepped."""
@@ -74,6 +81,7 @@ class EnvSpec:
     action: ActionSpace
     time_limit: int | None = None  # in steps; None where no limit is known
     can_truncate: bool = True  # False: no episode ever ends but by a true end
+    stacked_frames: StackedFrames | None = None  # where observations are stacks
 
 
 def to_env_action(space: ActionSpace, action: Array, xp) -> Array:

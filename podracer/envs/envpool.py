@@ -19,6 +19,7 @@ import numpy as np
 
 from podracer.envs.atari_presets import PRESETS
 from podracer.envs.base import EnvConfig, HostEnv
+from podracer.spaces import StackedFrames
 from podracer.suggest import did_you_mean
 
 # Keywords of EnvPool that Podracer sets, and the key to change each of them by.
@@ -69,7 +70,15 @@ def make(config: EnvConfig, num_envs: int, num_threads: int) -> HostEnv:
                 _ = pool.observation_space  # converted on first use and kept: here, where it is quiet
             return pool
 
-        return EnvPoolHost(config.id, pool_spec, make_pool, num_envs, has_lives=is_atari)
+        is_stacked = is_atari and pool_spec.config.stack_num > 1
+        return EnvPoolHost(
+            config.id,
+            pool_spec,
+            make_pool,
+            num_envs,
+            has_lives=is_atari,
+            stacked_frames=StackedFrames(pool_spec.config.stack_num, axis=-3) if is_stacked else None,
+        )
 
 
 def _import_envpool() -> ModuleType:

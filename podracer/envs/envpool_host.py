@@ -1,6 +1,7 @@
 """A pool of EnvPool behind `HostEnv`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from podracer.envs.gymnasium_spaces import convert_observation, env_spec, known_limit
 from podracer.envs.host_actions import HostActions
 from podracer.envs.host_stream import NextStepStream
+from podracer.spaces import StackedFrames
 from podracer.types import ArrayTree, TimeStep
 
 
@@ -15,7 +17,14 @@ class EnvPoolHost:
     """Environments that EnvPool steps and resets, in step with each other."""
 
     def __init__(
-        self, env_id: str, pool_spec: Any, make_pool: Callable[[np.ndarray], Any], num_envs: int, *, has_lives: bool
+        self,
+        env_id: str,
+        pool_spec: Any,
+        make_pool: Callable[[np.ndarray], Any],
+        num_envs: int,
+        *,
+        has_lives: bool,
+        stacked_frames: StackedFrames | None = None,
     ):
         """Makes no pool yet.
 
@@ -26,10 +35,12 @@ class EnvPoolHost:
           num_envs: B.
           has_lives: whether `info` says how the whole game goes: its raw `reward`, and `terminated`
             when it is over, where the pool itself speaks of clipped rewards and single lives.
+          stacked_frames: how the pool stacks frames, if it does.
         """
         limit = known_limit(pool_spec.config.max_episode_steps)
         self._space = pool_spec.observation_space
-        self.spec, action_space = env_spec(env_id, self._space, pool_spec.action_space, limit)
+        spec, action_space = env_spec(env_id, self._space, pool_spec.action_space, limit)
+        self.spec = replace(spec, stacked_frames=stacked_frames)
         self.num_envs = num_envs
         self._who = f"EnvPool's {env_id}"
         self._actions = HostActions(action_space, pool_spec.action_array_spec["action"].dtype, num_envs, self._who)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer.envs.base import JaxEnv
-from podracer.spaces import ACTION_MASK, Box, Discrete, EnvSpec
+from podracer.spaces import ACTION_MASK, Box, Discrete, EnvSpec, StackedFrames
 from podracer.suggest import did_you_mean
 from podracer.types import Array, ArrayTree, Key, TimeStep
 
@@ -52,7 +52,11 @@ class FrameStack:
 
     @cached_property
     def spec(self) -> EnvSpec:
-        return replace(self.env.spec, observation=_map_seen(self._stacked_space, self.env.spec.observation))
+        return replace(
+            self.env.spec,
+            observation=_map_seen(self._stacked_space, self.env.spec.observation),
+            stacked_frames=StackedFrames(self.num_frames, -1) if self.num_frames > 1 else None,
+        )
 
     def reset(self, key: Key) -> tuple[FrameStackState, TimeStep]:
         env_state, timestep = self.env.reset(key)
@@ -98,7 +102,8 @@ class FlattenObservation:
         spaces = jax.tree.leaves(_seen(self.env.spec.observation))
         low = np.concatenate([_flat_bound(space, "low") for space in spaces])
         high = np.concatenate([_flat_bound(space, "high") for space in spaces])
-        return replace(self.env.spec, observation=self._with_mask(Box(low.shape, np.float32, low, high)))
+        flat = self._with_mask(Box(low.shape, np.float32, low, high))
+        return replace(self.env.spec, observation=flat, stacked_frames=None)
 
     def reset(self, key: Key) -> tuple[ArrayTree, TimeStep]:
         return self._flatten(*self.env.reset(key))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from podracer.spaces import StackedFrames
 from podracer.types import Array, ArrayTree, Batch, Key, Trajectory
 
 State = TypeVar("State")
@@ -34,6 +35,9 @@ class ReplaySpec:
     sampled."""
     samples_per_insert: float = 8.0
     """The ratio of an agent whose user asks for none."""
+
+    stacked_frames: StackedFrames | None = None
+    """Where observations are stacks of frames: each frame is stored once."""
 
     @property
     def batch_size_per_device(self) -> int:

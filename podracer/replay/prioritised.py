@@ -54,10 +54,10 @@ class Prioritised(StoreSettings):
         newest = jnp.where(largest > 0, largest, 1.0)
         rows, is_start = ring.find_starts(stored, self.spec)
         # What was written over starts nothing until its sequence is complete.
-        size, num_envs = stored.steps.timestep.reward.shape
-        span = self.spec.sequence_length - 1
-        rows = (rows[0] + jnp.arange(self.spec.unroll_length + span)) % size
-        is_start = jnp.pad(is_start, [(0, span), (0, 0)])
+        unreadable = ring.unreadable_rows(stored, self.spec)
+        rows = jnp.concatenate([rows, unreadable])
+        is_start = jnp.pad(is_start, [(0, unreadable.size), (0, 0)])
+        num_envs = is_start.shape[1]
         positions = rows[:, None] * num_envs + jnp.arange(num_envs)[None]
         tree = sum_tree.assign(state.tree, positions.reshape(-1), jnp.where(is_start, newest, 0.0).reshape(-1))
         credit = ratio.insert(state.credit, trajectory, self.updates_per_insert, self.learning_starts, self.axis_name)

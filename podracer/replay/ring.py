@@ -11,12 +11,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from podracer.replay import frames
 from podracer.replay.base import ReplaySpec
 from podracer.types import Array, ArrayTree, Step, StepType, Trajectory, valid_transitions
 
+# Up to here a gather for each row of a sequence, which makes the program longer.
+_FEW = 8
+
 
 class Ring(NamedTuple):
-    steps: Step  # [C, B, ...]
+    steps: Step  # [C, B, ...]; of stacked frames the newest
+    fills_stack: Array | tuple[()]  # [C, B] bool, where a stack holds nothing but its newest frame; () without stacks
     memory: ArrayTree  # [C / T, B, ...] actors' memory before each unroll; () where no sequence starts with one
     head: Array  # [1] int32 row that is written next
     filled: Array  # [1] int32 rows that hold steps, from head backwards
@@ -37,8 +42,9 @@ def num_rows(capacity: int, spec: ReplaySpec) -> int:
     """
     unit = math.lcm(spec.unroll_length, spec.sequence_period)
     rows = capacity // (spec.num_envs * unit) * unit
-    if rows < spec.sequence_length:
-        least = -(-spec.sequence_length // unit) * unit * spec.num_envs
+    needed = spec.sequence_length + _rows_before(spec)
+    if rows < needed:
+        least = -(-needed // unit) * unit * spec.num_envs
         raise ValueError(
             f"replay.capacity={capacity} transitions are too few for sequences of {spec.sequence_length} timesteps of "
             f"env.num_envs={spec.num_envs} environments, stored by {unit} timesteps "
@@ -49,12 +55,13 @@ def num_rows(capacity: int, spec: ReplaySpec) -> int:
 
 def init(example: Trajectory, rows: int, spec: ReplaySpec) -> Ring:
     """Makes an empty ring of `rows` rows for trajectories of this structure, `[T+1, B, ...]`."""
-    steps = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), example.steps)
+    stored = jax.eval_shape(lambda steps: frames.unstack(steps, spec.stacked_frames), example.steps)
+    steps, fills_stack = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), stored)
     memory = ()
     if _keeps_memory(spec):
         unrolls = rows // spec.unroll_length
         memory = jax.tree.map(lambda leaf: jnp.zeros((unrolls, *leaf.shape), leaf.dtype), example.actor_state)
-    return Ring(steps, memory, jnp.zeros((1,), jnp.int32), jnp.zeros((1,), jnp.int32))
+    return Ring(steps, fills_stack, memory, jnp.zeros((1,), jnp.int32), jnp.zeros((1,), jnp.int32))
 
 
 def add(ring: Ring, trajectory: Trajectory, spec: ReplaySpec) -> Ring:
@@ -65,13 +72,14 @@ def add(ring: Ring, trajectory: Trajectory, spec: ReplaySpec) -> Ring:
     def write(stored, new, at):
         return jax.lax.dynamic_update_slice_in_dim(stored, new, at, 0)
 
-    steps = jax.tree.map(lambda stored, new: write(stored, new[:length], head), ring.steps, trajectory.steps)
+    new = frames.unstack(jax.tree.map(lambda leaf: leaf[:length], trajectory.steps), spec.stacked_frames)
+    steps, fills_stack = jax.tree.map(lambda stored, new: write(stored, new, head), (ring.steps, ring.fills_stack), new)
     memory = ring.memory
     if _keeps_memory(spec):
         memory = jax.tree.map(
             lambda stored, new: write(stored, new[None], head // length), memory, trajectory.actor_state
         )
-    return Ring(steps, memory, (ring.head + length) % rows, jnp.minimum(ring.filled + length, rows))
+    return Ring(steps, fills_stack, memory, (ring.head + length) % rows, jnp.minimum(ring.filled + length, rows))
 
 
 def find_starts(ring: Ring, spec: ReplaySpec) -> Starts:
@@ -91,15 +99,22 @@ def find_starts(ring: Ring, spec: ReplaySpec) -> Starts:
         num_valid = counts[span:] - counts[:-span]  # [T, B] transitions of each sequence
         is_start = num_valid == span if spec.episode_ends == "cut" else num_valid > 0
     rows, age = rows[:length], age[:length]
-    is_readable = (age < ring.filled[0]) & (rows % spec.sequence_period == 0)
+    is_readable = (age < ring.filled[0] - _rows_before(spec)) & (rows % spec.sequence_period == 0)
     return Starts(rows, is_start & is_readable[:, None])
 
 
 def readable_rows(ring: Ring, spec: ReplaySpec) -> tuple[Array, Array]:
     """`[]` int32 each: the oldest row, and how many from it on could start a sequence that is written whole."""
     rows = ring.steps.timestep.reward.shape[0]
-    oldest = (ring.head[0] - ring.filled[0]) % rows
-    return oldest, jnp.maximum(ring.filled[0] - (spec.sequence_length - 1), 0)
+    before = _rows_before(spec)
+    oldest = (ring.head[0] - ring.filled[0] + before) % rows
+    return oldest, jnp.maximum(ring.filled[0] - before - (spec.sequence_length - 1), 0)
+
+
+def unreadable_rows(ring: Ring, spec: ReplaySpec) -> Array:
+    """`[S]` int32 rows that a trajectory made unreadable as starts, or left so: around the one that is written next."""
+    span, before = spec.sequence_length - 1, _rows_before(spec)
+    return (ring.head[0] + jnp.arange(-span, before)) % ring.steps.timestep.reward.shape[0]
 
 
 def size(ring: Ring) -> Array:
@@ -120,27 +135,34 @@ def read(ring: Ring, positions: Array, spec: ReplaySpec) -> Trajectory:
     """
     rows, num_envs = ring.steps.timestep.reward.shape
     row, column = positions // num_envs, positions % num_envs
-    offsets = jnp.arange(spec.sequence_length)[:, None]  # [L, 1]
+    length = spec.sequence_length
+    offsets = jnp.arange(length)[:, None]  # [L, 1]
 
-    def gather(leaf: Array, offset: Array) -> Array:
+    def gather(leaf: Array, offsets: Array) -> Array:
         flat = leaf.reshape(rows * num_envs, *leaf.shape[2:])
-        at = (row + offset) % rows * num_envs + column
-        return flat.at[at].get(mode="promise_in_bounds")
-
-    def gather_rows(leaf: Array, offsets: Array) -> Array:
+        at = (row[None] + offsets) % rows * num_envs + column[None]  # [L, N]
+        if length > _FEW:
+            return flat.at[at].get(mode="promise_in_bounds")
         # Row by row, so that the compiler leaves out those which an agent does not look at.
-        return jnp.stack([gather(leaf, offsets[k]) for k in range(spec.sequence_length)])
+        return jnp.stack([flat.at[at[k]].get(mode="promise_in_bounds") for k in range(length)])
+
+    def read_steps(offsets: Array) -> Step:
+        if spec.stacked_frames is None:
+            return jax.tree.map(lambda leaf: gather(leaf, offsets), ring.steps)
+        timestep = ring.steps.timestep
+        observation = frames.stack(gather, timestep.observation, ring.fills_stack, offsets, spec.stacked_frames)
+        rest = ring.steps._replace(timestep=timestep._replace(observation=()))
+        rest = jax.tree.map(lambda leaf: gather(leaf, offsets), rest)
+        return rest._replace(timestep=rest.timestep._replace(observation=observation))
 
     memory = ()
     if _keeps_memory(spec):
         memory = jax.tree.map(lambda leaf: leaf[row // spec.unroll_length, column], ring.memory)
     if spec.episode_ends == "mask" and spec.sequence_length > 2:
         timestep = ring.steps.timestep
-        step_type, discount = (gather_rows(leaf, offsets) for leaf in (timestep.step_type, timestep.discount))
-        last = last_of_first_episode(step_type, discount)[None]  # [1, N]
-        steps = jax.tree.map(lambda leaf: gather_rows(leaf, jnp.minimum(offsets, last)), ring.steps)
-        return Trajectory(_pad(steps, offsets > last), memory)
-    return Trajectory(jax.tree.map(lambda leaf: gather_rows(leaf, offsets), ring.steps), memory)
+        last = last_of_first_episode(gather(timestep.step_type, offsets), gather(timestep.discount, offsets))[None]
+        return Trajectory(_pad(read_steps(jnp.minimum(offsets, last)), offsets > last), memory)
+    return Trajectory(read_steps(offsets), memory)
 
 
 def last_of_first_episode(step_type: Array, discount: Array) -> Array:
@@ -172,6 +194,11 @@ def _pad(steps: Step, is_padding: Array) -> Step:
             discount=jnp.where(is_padding, 1.0, timestep.discount),
         )
     )
+
+
+def _rows_before(spec: ReplaySpec) -> int:
+    """How many rows before its start a sequence needs to be read."""
+    return 0 if spec.stacked_frames is None else spec.stacked_frames.count - 1
 
 
 def _keeps_memory(spec: ReplaySpec) -> bool:
