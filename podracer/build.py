@@ -121,7 +121,8 @@ def build_plan(config: Config, environments: Environments, topology: Topology) -
     if run_plan.learners > 1:
         agent = dataclasses.replace(agent, axis_name=LEARNER_AXIS)
     replay = build_replay(config, agent, run_plan)
-    return dataclasses.replace(run_plan, memory=_memory(run_plan, agent, replay, environments)), agent
+    held = _memory(run_plan, agent, replay, environments)
+    return dataclasses.replace(run_plan, memory=held, replay=replay.summary()), agent
 
 
 def build_agent(config: Config, environments: Environments, platform: str) -> Agent:

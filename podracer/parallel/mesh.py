@@ -64,6 +64,7 @@ class Plan:
     threads_per_device: int = 1  # actor threads on each actor device
     num_minibatches: int = 1  # of a learner device's share of an update
     memory: Mapping[str, int] = field(default_factory=dict, hash=False)  # bytes a device, by what it holds
+    replay: Mapping[str, float] = field(default_factory=dict, hash=False)  # what the store's settings come to
 
 
 def plan(

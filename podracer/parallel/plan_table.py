@@ -47,6 +47,10 @@ def rows(plan: Plan) -> list[tuple[str, str]]:
         ("updates", f"{plan.updates:,}"),
         ("total", f"{plan.total_env_steps:,} environment steps"),
         ("seed", str(plan.seed)),
+        *(
+            (f"replay: {name.replace('_', ' ')}", f"{value:,.4g}" if value % 1 else f"{value:,.0f}")
+            for name, value in plan.replay.items()
+        ),
         *_memory(plan),
     ]
 

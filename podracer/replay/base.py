@@ -54,6 +54,10 @@ class Replay(Protocol[State]):
       axis_name: str | None    the mesh axis of the learner devices
     """
 
+    def summary(self) -> dict[str, float]:
+        """Says in figures what the plan shows of the store, by name; {} where there is nothing to say."""
+        ...
+
     def init(self, example: Trajectory) -> State:
         """Makes an empty store for trajectories of this structure, `[T+1, B, ...]`; no leaf is a scalar."""
         ...

@@ -16,6 +16,9 @@ class OnPolicy:
     updates_per_unroll: int = 1
     """How many times the agent is updated with every unroll."""
 
+    def summary(self) -> dict[str, float]:
+        return {}
+
     def init(self, example: Trajectory) -> Empty:
         del example
         return ()

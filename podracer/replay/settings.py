@@ -42,6 +42,18 @@ class StoreSettings:
         """C: timesteps of each environment in the store."""
         return ring.num_rows(self.capacity, self.spec)
 
+    def summary(self) -> dict[str, float]:
+        """What the settings come to."""
+        samples = self.spec.batch_size * self.spec.transitions_per_sequence
+        return {
+            "capacity": self.num_rows * self.spec.num_envs,
+            "learning_starts": self.learning_starts,
+            "samples_per_insert": self.updates_per_insert * samples,
+            "replay_ratio": self.updates_per_insert,
+            "sequences_per_batch": self.spec.batch_size,
+            "timesteps_per_sequence": self.spec.sequence_length,
+        }
+
     @property
     def updates_per_insert(self) -> float:
         """Updates for each valid transition, resolved."""
