@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from podracer.agent import Agent
-from podracer.config import COMPONENTS, Config
+from podracer.config import Config
 from podracer.conversion import ConfigError, refusals
 from podracer.envs.autoreset import AutoReset
 from podracer.envs.base import BatchedEnv, EnvConfig, HostEnv
@@ -22,13 +22,14 @@ from podracer.parallel.mesh import Plan, Topology, plan
 from podracer.parallel.placement import LEARNER_AXIS, actor_devices, learner_mesh
 from podracer.parallel.topologies import local_topology
 from podracer.randomness import Role, run_key, shard_key
-from podracer.replay.base import Replay, ReplaySpec
+from podracer.replay.base import Replay
 from podracer.runner import Runner
 from podracer.runners.anakin import Anakin
 from podracer.runners.evaluator import Evaluate, EvaluationConfig, host_evaluator, jax_evaluator
 from podracer.runners.sebulba import Sebulba
 from podracer.runners.unroll import example_trajectory
 from podracer.spaces import EnvSpec
+from podracer.stores import build_replay
 
 JAX_SUITES = {
     "gymnax": "podracer.envs.gymnax",
@@ -41,10 +42,6 @@ HOST_SUITES = {
     "gymnasium": "podracer.envs.gymnasium",
     "custom_host": "podracer.envs.custom_host",
 }
-
-ON_POLICY = "on_policy"
-# What an agent may say of the sequences that it learns from, beside their length: see `ReplaySpec`.
-_REPLAY_WISHES = ("sequence_period", "transitions_per_sequence", "episode_ends", "samples_per_insert")
 
 
 @dataclass(frozen=True)
@@ -137,41 +134,6 @@ def build_agent(config: Config, environments: Environments, platform: str) -> Ag
     return agent
 
 
-def build_replay(config: Config, agent: Agent, run_plan: Plan) -> Replay:
-    """Makes the store that an agent learns from.
-
-    Raises:
-      ValueError: the store does not suit the agent, or its settings do not suit the run.
-    """
-    name, batch_size = config.replay.name, getattr(agent, "batch_size", None)
-    if batch_size is None:
-        if name != ON_POLICY:
-            raise ConfigError(f"agent={config.agent.name} learns from fresh unrolls only; use replay={ON_POLICY}")
-        return config.replay.build()
-    if name == ON_POLICY:
-        others = [other for other in COMPONENTS["replay"] if other != ON_POLICY]
-        raise ConfigError(
-            f"agent={config.agent.name} learns from a store of its past, and replay={ON_POLICY} keeps none; "
-            f"use replay={' or '.join(others)}"
-        )
-    spec = replay_spec(agent, run_plan.num_envs, run_plan.learners)
-    return config.replay.build(spec=spec, axis_name=agent.axis_name)
-
-
-def replay_spec(agent: Agent, num_envs: int, num_devices: int) -> ReplaySpec:
-    """What an agent that has a `batch_size` asks of its store."""
-    wishes = {wish: getattr(agent, wish, None) for wish in _REPLAY_WISHES}
-    return ReplaySpec(
-        num_envs=num_envs,
-        unroll_length=agent.unroll_length,
-        batch_size=agent.batch_size,
-        num_devices=num_devices,
-        sequence_length=agent.sequence_length,
-        stacked_frames=agent.spec.stacked_frames,
-        **{wish: value for wish, value in wishes.items() if value is not None},
-    )
-
-
 def build_environments(config: Config) -> Environments:
     """Makes the environment that JAX runs, or finds out what one on the host accepts and emits.
 
@@ -253,5 +215,5 @@ def _memory(run_plan: Plan, agent: Agent, replay: Replay, environments: Environm
         trajectory=trajectory,
         actor_state=held,
         replay_state=jax.eval_shape(lambda: replay.init(stored)),
-        params=agent.actor_params(learner_state) if run_plan.runner == "sebulba" else (),
+        params=jax.eval_shape(agent.actor_params, learner_state) if run_plan.runner == "sebulba" else (),
     )
