@@ -58,6 +58,7 @@ COMPONENTS = {
     },
     "replay": {
         "on_policy": "podracer.replay.on_policy:OnPolicy",
+        "queue": "podracer.replay.queue:Queue",
         "uniform": "podracer.replay.uniform:Uniform",
         "prioritised": "podracer.replay.prioritised:Prioritised",
     },

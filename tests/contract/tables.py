@@ -81,6 +81,8 @@ RUNNERS = {
 _SMALL_STORE = ("replay.capacity=36", "replay.learning_starts=0")
 REPLAYS = {
     "on_policy": ("replay=on_policy",),
+    "queue": ("replay=queue",),
+    "queue_of_two": ("replay=queue", "replay.capacity_unrolls=2"),
     "uniform": ("replay=uniform", *_SMALL_STORE),
     "prioritised": ("replay=prioritised", *_SMALL_STORE),
 }

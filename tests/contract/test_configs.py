@@ -21,6 +21,8 @@ GIVEN = {
     "network/impala_resnet": IMAGES,
     "network/minatar_cnn": IMAGES,
     "network/nature_cnn": IMAGES,
+    "replay/prioritised": ["agent=sac"],
+    "replay/uniform": ["agent=sac"],
 }
 
 
