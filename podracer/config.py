@@ -49,6 +49,8 @@ COMPONENTS = {
         "ppo": "podracer.agents.ppo:PPO",
         "impala": "podracer.agents.impala:IMPALA",
         "pqn": "podracer.agents.pqn:PQN",
+        "dqn": "podracer.agents.dqn:DQN",
+        "r2d2": "podracer.agents.r2d2:R2D2",
         "mpo": "podracer.agents.mpo:MPO",
         "sac": "podracer.agents.sac:SAC",
     },

@@ -18,7 +18,9 @@ _value_init = nn.initializers.orthogonal(1.0)
 
 
 class ActionValues(NamedTuple):
-    q_value: Array  # [..., A] expected returns; of illegal actions the lowest finite number, so no maximum finds them
+    q_value: (
+        Array  # [..., A] expected returns; of illegal actions, where there is a legal one, the lowest finite number
+    )
     outputs: Array  # [..., A, N] what they are computed from, of illegal actions too
 
 
@@ -51,7 +53,8 @@ class CategoricalReturns:
 
     def mean(self, outputs: Array) -> Array:
         """Computes `[...]` expected returns from `[..., N]` logits."""
-        return jax.nn.softmax(outputs) @ self.atoms
+        # Not a product of matrices: accelerators round what those multiply.
+        return jnp.sum(jax.nn.softmax(outputs) * jnp.expand_dims(self.atoms, range(outputs.ndim - 1)), axis=-1)
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,14 @@ class QHead(nn.Module):
     def __call__(self, x: Array, action_mask: Array | None) -> ActionValues:
         """Computes the values of `[..., H]` features; the mask `[..., A]` is True where the action is legal."""
         outputs = self._stream(x, self.num_actions)  # [..., A, N]
+        if action_mask is None:
+            action_mask = jnp.ones(outputs.shape[:-1], bool)
+        # Where an episode ends no action may be legal; its value counts all the same if it was truncated there.
+        is_legal = action_mask | ~jnp.any(action_mask, axis=-1, keepdims=True)
         if self.duelling:
-            outputs = self._stream(x, 1) + outputs - _mean_over_legal(outputs, action_mask)
-        q_value = self.returns.mean(outputs)
-        return ActionValues(q_value if action_mask is None else mask_illegal(q_value, action_mask), outputs)
+            mean = jnp.mean(outputs, axis=-2, keepdims=True, where=is_legal[..., None])
+            outputs = self._stream(x, 1) + outputs - mean
+        return ActionValues(mask_illegal(self.returns.mean(outputs), is_legal), outputs)
 
     def _stream(self, x: Array, num_rows: int) -> Array:
         """Layers of their own for `[..., num_rows, N]`."""
@@ -103,11 +110,3 @@ class QHead(nn.Module):
 
     def _dense(self, size: int, kernel_init: nn.initializers.Initializer) -> nn.Module:
         return (NoisyDense if self.noisy else nn.Dense)(size, kernel_init=kernel_init)
-
-
-def _mean_over_legal(outputs: Array, action_mask: Array | None) -> Array:
-    """Computes `[..., 1, N]` from `[..., A, N]`; over all actions where none is legal."""
-    if action_mask is None:
-        return jnp.mean(outputs, axis=-2, keepdims=True)
-    counts = action_mask | ~jnp.any(action_mask, axis=-1, keepdims=True)
-    return jnp.mean(outputs, axis=-2, keepdims=True, where=counts[..., None])

@@ -31,6 +31,11 @@ def psum(tree: Tree, axis_name: str | None) -> Tree:
     return unravel(jax.lax.psum(flat, axis_name))
 
 
+def pmin(x: jax.Array, axis_name: str | None) -> jax.Array:
+    """Takes the least over the devices of a mesh axis, element by element."""
+    return x if axis_name is None else jax.lax.pmin(x, axis_name)
+
+
 def masked_mean(x: jax.Array, where: jax.Array, axis_name: str | None = None) -> jax.Array:
     """Averages the elements of `x` where `where` holds, over all devices; 0 if there are none.
 

@@ -14,8 +14,10 @@ from podracer import build
 from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
 from podracer.config import load_config
 from podracer.envs.base import BatchedEnv
+from podracer.replay import ring
 from podracer.replay.on_policy import OnPolicy
 from podracer.runners.unroll import ActorCarry, unroll_scan
+from podracer.stores import replay_spec
 from podracer.types import Array, ArrayTree, Batch, PolicySnapshot, Trajectory
 from tests.contract.tables import AGENTS, SMALL
 
@@ -90,7 +92,7 @@ class Member:
         """One unroll and one update after the start."""
         learner_state, carry = self.start()
         carry, trajectory = self.unroll(self.policy(learner_state), carry, 0)
-        learner_state, _ = self.update(self.hyper, learner_state, to_batch(trajectory), ACT_KEY, 0.0)
+        learner_state, _ = self.update(self.hyper, learner_state, to_batch(self.agent, trajectory), ACT_KEY, 0.0)
         return Experience(learner_state, self.policy(learner_state), carry, self.agent.unroll_length)
 
     @cached_property
@@ -117,8 +119,18 @@ def _nudge(x: Array) -> Array:
     return x + 0.3 * jnp.cos(jnp.arange(x.size) + 1.0).reshape(x.shape)
 
 
-def to_batch(trajectory: Trajectory) -> Batch:
-    return OnPolicy().sample(trajectory, ACT_KEY)[1]
+def to_batch(agent: Agent, trajectory: Trajectory) -> Batch:
+    """What an agent learns from: a whole unroll, or every sequence that lies in it."""
+    if not hasattr(agent, "batch_size"):
+        return OnPolicy().sample(trajectory, ACT_KEY)[1]
+    length, num_envs = agent.unroll_length, trajectory.steps.timestep.reward.shape[1]
+    spec = replay_spec(agent, num_envs, num_devices=1)
+    stored = ring.add(ring.init(trajectory, length, spec), trajectory, spec)
+    rows = jnp.arange(0, length - spec.sequence_length + 1, spec.sequence_period)
+    positions = (rows[:, None] * num_envs + jnp.arange(num_envs)[None]).reshape(-1)
+    sequences = ring.read(stored, positions, spec)
+    # Uneven, and the same however the environments are shared out.
+    return Batch(sequences, positions, 1.0 / (3.0 + jnp.cos(sequences.steps.timestep.reward[-1])))
 
 
 def leaves_with_names(tree: Any) -> list[tuple[str, Any]]:

@@ -33,34 +33,68 @@ ENVS = {
     "cartpole": ("env=gymnax/cartpole", "env.time_limit=12"),
 }
 
-_NORMALISED = ("agent.normalise_observations=true", "agent.normalise_rewards=true")
+_OBSERVATIONS = ("agent.normalise_observations=true",)
 
-# What every agent has to be able to do, and what only those with a policy can.
+# What every agent has to be able to do, and what only those with a memory, fresh unrolls or a policy can.
 _DISCRETE = {
     "feedforward": ENVS["catch"],
-    "gru": ("network=gru", *ENVS["catch"]),
-    "lstm": ("network=lstm", *ENVS["counter"]),
     "masked": ENVS["action_mask"],
-    "normalised": (*_NORMALISED, *ENVS["counter"]),
     "tree": ENVS["tree"],
 }
+_RECURRENT = {
+    "gru": ("network=gru", *ENVS["catch"]),
+    "lstm": ("network=lstm", *ENVS["counter"]),
+}
+_ON_POLICY = {"normalised": (*_OBSERVATIONS, "agent.normalise_rewards=true", *ENVS["counter"])}
+_OFF_POLICY = {"normalised": (*_OBSERVATIONS, *ENVS["counter"])}
 _CONTINUOUS = {
     "normal": ("network.policy=normal", *ENVS["continuous"]),
     "tanh_normal": ("network.policy=tanh_normal", *ENVS["continuous"]),
 }
 
 
+_VALUES = {
+    "rainbow": (
+        "replay=prioritised",
+        "agent.distribution=categorical",
+        "network.duelling=true",
+        "network.noisy=true",
+        *ENVS["catch"],
+    ),
+    "quantile": ("agent.distribution=quantile", "agent.optimiser_name=rmsprop", *ENVS["counter"]),
+    "munchausen": ("agent.munchausen=true", *ENVS["action_mask"]),
+}
+
+# What an unroll of `SMALL` holds: some starts of sequences, and updates after each.
+_REPLAY = ("agent.batch_size=16", "replay.replay_ratio=0.0625", "replay.learning_starts=0", "replay.capacity=480")
+_SETTINGS = {
+    "dqn": (*_REPLAY, "agent.n_step=3"),
+    "r2d2": (
+        *_REPLAY,
+        "agent.burn_in_length=2",
+        "agent.learning_length=3",
+        "agent.n_step=2",
+        "agent.sequence_period=6",
+        "agent.episode_ends=reset",
+    ),
+}
+
+
 def _rows(agent: str, *groups: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    return {f"{agent}-{name}": (f"agent={agent}", *overrides) for group in groups for name, overrides in group.items()}
+    settings = (f"agent={agent}", *_SETTINGS.get(agent, ()))
+    return {f"{agent}-{name}": (*settings, *overrides) for group in groups for name, overrides in group.items()}
 
 
 AGENTS = {
-    **_rows("ppo", _DISCRETE, _CONTINUOUS),
-    **_rows("impala", _DISCRETE, _CONTINUOUS),
-    **_rows("pqn", _DISCRETE),
+    **_rows("ppo", _DISCRETE, _RECURRENT, _ON_POLICY, _CONTINUOUS),
+    **_rows("impala", _DISCRETE, _RECURRENT, _ON_POLICY, _CONTINUOUS),
+    **_rows("pqn", _DISCRETE, _RECURRENT, _ON_POLICY),
+    **_rows("dqn", _DISCRETE, _OFF_POLICY, _VALUES),
+    **_rows("r2d2", _DISCRETE, _RECURRENT, _OFF_POLICY),
 }
 
 # The rows for contracts that compile much for a row.
+ONE_EACH = [name for name in AGENTS if name.endswith("-feedforward")]
 FEEDFORWARD_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-feedforward", "-gru"))]
 NORMALISED_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-normalised", "-gru"))]
 
@@ -104,7 +138,7 @@ def _action_values(agent: Any, params: Any, statistics: Any, trajectory: Traject
     return {"max_q_value": jnp.max(values.q_value, -1)}
 
 
-# How the loss of each algorithm finds again what its actors recorded, `[T+1, B]`.
+# How the loss of each algorithm that records something finds it again, `[T+1, B]`.
 REDERIVE: dict[str, Callable[..., dict[str, Array]]] = {
     "ppo": _actor_critic,
     "impala": _actor_critic,
@@ -115,5 +149,4 @@ REDERIVE: dict[str, Callable[..., dict[str, Array]]] = {
 ON_POLICY: dict[str, dict[str, tuple[float, float]]] = {
     "ppo": {"approximate_kl": (0.0, 1e-8), "clip_fraction": (0.0, 0.0)},
     "impala": {"rho": (1.0, 1e-5)},
-    "pqn": {},
 }

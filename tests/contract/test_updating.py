@@ -16,7 +16,7 @@ from podracer.runners.transport import trajectory_specs
 from podracer.runners.unroll import example_trajectory
 from podracer.types import StepType, Trajectory, valid_transitions
 from tests.contract.members import NUM_ENVS, Member, broken, leaves_with_names, member, to_batch
-from tests.contract.tables import AGENTS, NORMALISED_AND_RECURRENT
+from tests.contract.tables import AGENTS, NORMALISED_AND_RECURRENT, ONE_EACH
 
 KEY = jax.random.key(3)
 
@@ -47,7 +47,7 @@ def update_on(num_devices: int, agent: Agent, member: Member):
     mesh = Mesh(np.array(jax.devices()[:num_devices]), (LEARNER_AXIS,), axis_types=(AxisType.Auto,))
 
     def update(state, trajectory):
-        state, output = agent.update(state, to_batch(trajectory), KEY, progress=jnp.float32(0.25))
+        state, output = agent.update(state, to_batch(agent, trajectory), KEY, progress=jnp.float32(0.25))
         return state, output.metrics
 
     specs = (REPLICATED, trajectory_specs(LEARNER_AXIS))
@@ -68,7 +68,8 @@ def check_devices_agree(agent: Agent, member: Member, counts=(2, 4, 8)) -> None:
 def check_fixed_point(agent: Agent) -> None:
     """The tree, shapes and dtypes of the state, weak types included, are those of the state that `update` returns."""
     state = jax.eval_shape(agent.init_learner, KEY)
-    batch = jax.eval_shape(to_batch, example_trajectory(agent, agent.spec, NUM_ENVS, NUM_ENVS))
+    example = example_trajectory(agent, agent.spec, NUM_ENVS, NUM_ENVS)
+    batch = jax.eval_shape(functools.partial(to_batch, agent), example)
     after, _ = jax.eval_shape(functools.partial(agent.update, progress=jnp.float32(0.0)), state, batch, KEY)
     assert jax.tree.structure(after) == jax.tree.structure(state)
     for (name, a), (_, b) in zip(leaves_with_names(state), leaves_with_names(after)):
@@ -80,12 +81,12 @@ def test_A23_C10_update_is_the_same_on_any_number_of_devices(name):
     check_devices_agree(member(name).agent, member(name))
 
 
-@pytest.mark.parametrize("name", ["ppo-feedforward", "impala-feedforward", "pqn-feedforward"])
+@pytest.mark.parametrize("name", ONE_EACH)
 def test_traced_hyper_parameters_equal_constants(name):
     traced = member(name)
     other = {key: value * 0.75 for key, value in traced.hyper.items()}
     constant = dataclasses.replace(traced.agent, **{key: float(value) for key, value in other.items()})
-    state, batch = traced.experience.learner_state, to_batch(traced.trajectory)
+    state, batch = traced.experience.learner_state, to_batch(traced.agent, traced.trajectory)
     expected = jax.jit(lambda *args: constant.update(*args, progress=jnp.float32(0.25)))(state, batch, KEY)
     result, metrics = traced.update(other, state, batch, KEY, jnp.float32(0.25))
     assert_close((result, metrics), (expected[0], expected[1].metrics), 1e-5)
