@@ -63,6 +63,7 @@ COMPONENTS = {
         "queue": "podracer.replay.queue:Queue",
         "uniform": "podracer.replay.uniform:Uniform",
         "prioritised": "podracer.replay.prioritised:Prioritised",
+        "mixture": "podracer.replay.mixture:Mixture",
     },
 }
 
@@ -70,7 +71,7 @@ CUSTOM = "custom"
 TOPOLOGY = "podracer.parallel.mesh:Topology"
 
 # Fields of a component that are no settings: `podracer.build` fills them in.
-BUILT = frozenset({"spec", "network", "axis_name"})
+BUILT = frozenset({"spec", "network", "axis_name", "parts"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,21 @@
 """From a configuration to the store that an agent learns from."""
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 from podracer.agent import Agent
-from podracer.config import COMPONENTS, Config
-from podracer.conversion import ConfigError
+from podracer.config import BUILT, COMPONENTS, Component, Config
+from podracer.conversion import ConfigError, convert, fields_from_mapping
+from podracer.importing import load_object
 from podracer.parallel.mesh import Plan
 from podracer.replay.base import Replay, ReplaySpec
+from podracer.replay.mixture import shares
+from podracer.replay.settings import RatioSettings
 
 # The stores of agents that learn from fresh unrolls; all others are for agents that learn from their past.
 FRESH = ("on_policy", "queue")
+MIXTURE = "mixture"
 # What an agent may say of the sequences that it learns from, beside their length: see `ReplaySpec`.
 _REPLAY_WISHES = ("sequence_period", "transitions_per_sequence", "episode_ends", "samples_per_insert")
 
@@ -26,10 +34,27 @@ def build_replay(config: Config, agent: Agent, run_plan: Plan) -> Replay:
             f"agent={config.agent.name} learns from {source}, which replay={name} is not for; "
             f"use replay={' or '.join(others)}"
         )
-    if not learns_from_past:
-        return config.replay.build()
-    spec = replay_spec(agent, run_plan.num_envs, run_plan.learners)
-    return config.replay.build(spec=spec, axis_name=agent.axis_name)
+    spec = replay_spec(agent, run_plan.num_envs, run_plan.learners) if learns_from_past else None
+    return build_store(config.replay, spec, agent.axis_name)
+
+
+def build_store(component: Component, spec: ReplaySpec | None, axis_name: str | None) -> Replay:
+    """Makes a store.
+
+    Args:
+      component: its settings.
+      spec: what it is asked for; None by agents that learn from fresh unrolls.
+      axis_name: the mesh axis of the learner devices, if there are several.
+
+    Raises:
+      ValueError: the settings do not suit what is asked for.
+    """
+    if spec is None:
+        return component.build()
+    built: dict[str, Any] = {"spec": spec, "axis_name": axis_name}
+    if component.name == MIXTURE:
+        built["parts"] = _build_parts(component.settings.get("stores", {}), **built)
+    return component.build(**built)
 
 
 def replay_spec(agent: Agent, num_envs: int, num_devices: int) -> ReplaySpec:
@@ -44,3 +69,43 @@ def replay_spec(agent: Agent, num_envs: int, num_devices: int) -> ReplaySpec:
         stacked_frames=agent.spec.stacked_frames,
         **{wish: value for wish, value in wishes.items() if value is not None},
     )
+
+
+def _build_parts(stores: Mapping[str, Any], spec: ReplaySpec, axis_name: str | None) -> tuple[Replay, ...]:
+    """Makes the stores of a mixture, in their order."""
+    if not stores:
+        raise ConfigError(
+            f"replay={MIXTURE} has no stores; name some: replay.stores.recent.name=uniform "
+            "replay.stores.recent.proportion=0.5 replay.stores.recent.capacity=10000"
+        )
+    proportions = {name: _proportion(f"replay.stores.{name}", settings) for name, settings in stores.items()}
+    parts = []
+    for name, share in shares(proportions, spec.batch_size_per_device).items():
+        own_spec = dataclasses.replace(spec, batch_size=share * spec.num_devices)
+        parts.append(_build_part(f"replay.stores.{name}", stores[name], own_spec, axis_name))
+    return tuple(parts)
+
+
+def _proportion(path: str, settings: Any) -> float:
+    if not isinstance(settings, Mapping) or not {"name", "proportion"} <= set(settings):
+        raise ConfigError(f"{path}={settings!r} lacks a setting; set {path}.name=uniform {path}.proportion=0.5")
+    return convert(settings["proportion"], float, f"{path}.proportion")
+
+
+def _build_part(path: str, settings: Mapping[str, Any], spec: ReplaySpec, axis_name: str | None) -> Replay:
+    choices = {name: make for name, make in COMPONENTS["replay"].items() if name not in (*FRESH, MIXTURE)}
+    name = settings["name"]
+    if name not in choices:
+        raise ConfigError(f"{path}.name={name} is none of {', '.join(choices)}")
+    cls = load_object(choices[name], path)
+    settings = {key: value for key, value in settings.items() if key not in ("name", "proportion")}
+    # How much is learnt is one question for all stores of a mixture.
+    for key in (field.name for field in dataclasses.fields(RatioSettings)):
+        if key in settings:
+            raise ConfigError(f"{path}.{key} is no setting of a part; set replay.{key} for the whole mixture")
+    try:
+        return cls(**fields_from_mapping(cls, settings, path, BUILT), spec=spec, axis_name=axis_name, learning_starts=0)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error).replace("replay.", f"{path}.", 1)) from error

@@ -113,12 +113,14 @@ RUNNERS = {
 }
 
 _SMALL_STORE = ("replay.capacity=36", "replay.learning_starts=0")
+_MIXED = "{new:{name:uniform,proportion:0.4,capacity:24},all:{name:prioritised,proportion:0.6,capacity:48}}"
 REPLAYS = {
     "on_policy": ("replay=on_policy",),
     "queue": ("replay=queue",),
     "queue_of_two": ("replay=queue", "replay.capacity_unrolls=2"),
     "uniform": ("replay=uniform", *_SMALL_STORE),
     "prioritised": ("replay=prioritised", *_SMALL_STORE),
+    "mixture": ("replay=mixture", "replay.learning_starts=0", f"replay.stores={_MIXED}"),
 }
 
 

@@ -21,6 +21,7 @@ GIVEN = {
     "network/impala_resnet": IMAGES,
     "network/minatar_cnn": IMAGES,
     "network/nature_cnn": IMAGES,
+    "replay/mixture": ["agent=sac", "replay.stores={one:{name:uniform,proportion:1}}"],
     "replay/prioritised": ["agent=sac"],
     "replay/uniform": ["agent=sac"],
 }

@@ -10,7 +10,7 @@ import pytest
 from podracer.config import load_config
 from podracer.replay.base import Replay, ReplaySpec
 from podracer.replay.on_policy import OnPolicy
-from podracer.stores import FRESH
+from podracer.stores import FRESH, build_store
 from podracer.types import Step, TimeStep, Trajectory
 from tests.contract.tables import REPLAYS
 
@@ -57,7 +57,7 @@ def check_batch(batch: Any, added: np.ndarray) -> None:
 @pytest.mark.parametrize("name", REPLAYS)
 def test_replay_hands_out_what_was_put_in(name):
     replay = load_config(REPLAYS[name]).replay
-    check_replay(replay.build() if replay.name in FRESH else replay.build(spec=SPEC))
+    check_replay(build_store(replay, None if replay.name in FRESH else SPEC, axis_name=None))
 
 
 class KeepsTheUnroll(OnPolicy):
