@@ -53,6 +53,7 @@ COMPONENTS = {
         "r2d2": "podracer.agents.r2d2:R2D2",
         "mpo": "podracer.agents.mpo:MPO",
         "sac": "podracer.agents.sac:SAC",
+        "td3": "podracer.agents.td3:TD3",
     },
     "runner": {
         "anakin": "podracer.runners.anakin:AnakinConfig",

@@ -22,10 +22,12 @@ import jax.numpy as jnp
 import optax
 
 from podracer.agents import parts
-from podracer.agents.off_policy import ActorParams, LearnerState, join_sequence, uniform_actions
+from podracer.agents.importance import importance_weights
+from podracer.agents.off_policy import ActorParams, LearnerState, Transition, join_sequence, uniform_actions
 from podracer.agents.optimiser import Trained, gradient_step
 from podracer.agents.targets import check_target, update_target
 from podracer.losses.actor_critic import critics_loss, expected_soft_value, soft_value, temperature_loss
+from podracer.losses.q_learning import of_action
 from podracer.networks.config import NetworkConfig
 from podracer.networks.critics import Critics, critics
 from podracer.networks.policies import PolicyNetwork, policy_network
@@ -82,11 +84,20 @@ class SAC:
     actions; `target_entropy_share` of the greatest, log A, for discrete ones."""
     target_entropy_share: float = 0.5
     """The target entropy of discrete actions as a share of the greatest, in (0, 1)."""
+    importance_exponent: float = 0.4
+    """β₀: how far weights of the critics' loss make up for prioritised sampling at the start, in [0, 1]; at the end of
+    the budget wholly."""
     normalise_observations: bool = False
     """Whether float observations are normalised by running statistics."""
 
     traceable: ClassVar[frozenset[str]] = frozenset(
-        {"learning_rate", "critic_learning_rate", "temperature_learning_rate", "discount_factor"}
+        {
+            "learning_rate",
+            "critic_learning_rate",
+            "temperature_learning_rate",
+            "discount_factor",
+            "importance_exponent",
+        }
     )
 
     def __post_init__(self):
@@ -153,10 +164,11 @@ class SAC:
     def update(
         self, state: LearnerState, batch: Batch, key: Key, *, progress: Array
     ) -> tuple[LearnerState, UpdateOutput]:
-        del progress  # nothing is scheduled
         steps, statistics = batch.trajectory.steps, state.statistics
+        transition = join_sequence(steps, statistics, self.discount_factor)
+        weight = importance_weights(batch.probabilities, self.importance_exponent, progress, self.axis_name)
         loss = jax.grad(self.loss, has_aux=True)
-        gradients, losses = loss(state.trained.params, state.target_params, statistics, batch, key)
+        gradients, losses = loss(state.trained.params, state.target_params, transition, weight, key)
         learning_rates = Params(self.learning_rate, self.critic_learning_rate, self.temperature_learning_rate)
         trained, gradient_norm = gradient_step(self.optimiser, state.trained, gradients, learning_rates, self.axis_name)
         updates = state.updates + 1
@@ -168,21 +180,20 @@ class SAC:
         return LearnerState(trained, target_params, updates, statistics), UpdateOutput(metrics, losses.priorities)
 
     def loss(
-        self, params: Params, target_params: ArrayTree, statistics: parts.Statistics, batch: Batch, key: Key
+        self, params: Params, target_params: ArrayTree, transition: Transition, weight: Array, key: Key
     ) -> tuple[Array, Losses]:
         """Scores policy, critics and temperature, each by its own loss, on a batch of transitions.
 
         Args:
           params: of policy, critics and temperature.
           target_params: of the target critics.
-          statistics: that observations are normalised with.
-          batch: `[2, N, ...]`.
+          transition: `[N, ...]`.
+          weight: `[N]` of each in the loss of the critics.
           key: consumed; actions of the policy are drawn, if they are continuous.
 
         Returns:
           The sum of the losses, and its parts.
         """
-        transition = join_sequence(batch.trajectory.steps, statistics, self.discount_factor)
         policy_key, next_key = jax.random.split(key)
         temperature = jnp.exp(jax.lax.stop_gradient(params.log_temperature))
 
@@ -202,7 +213,7 @@ class SAC:
             return jnp.sum(jnp.where(transition.valid, x, 0.0)) / count
 
         metrics = {
-            "critics_loss": mean(critics_loss(q_values, target)),
+            "critics_loss": mean(weight * critics_loss(q_values, target)),
             "policy_loss": mean(-value),
             "temperature_loss": mean(temperature_loss(params.log_temperature, entropy, self.entropy_target)),
             "temperature": temperature,
@@ -228,8 +239,7 @@ class SAC:
         if isinstance(self.spec.action, Box):
             return self.critics_model.apply(critics_params, observation, action)
         q_values = self.critics_model.apply(critics_params, observation)
-        chosen = jax.nn.one_hot(action, q_values.shape[-1], dtype=bool)[None]
-        return jnp.sum(jnp.where(chosen, q_values, 0.0), axis=-1)
+        return jax.vmap(of_action, in_axes=(0, None))(q_values, action)
 
     def _soft_value(
         self, policy_params: ArrayTree, critics_params: ArrayTree, temperature: Array, observation: ArrayTree, key: Key

@@ -58,7 +58,8 @@ class Critics(nn.Module):
 
         Returns:
           For continuous actions `[num_critics, ...]`, or `[num_critics, ..., num_atoms]` for several atoms. For
-          discrete ones `[num_critics, ..., A]`, illegal ones with the lowest finite value.
+          discrete ones `[num_critics, ..., A]`, illegal ones, where there is a legal one, with the lowest finite
+          value.
         """
         space = self.spec.observation
         shape = batch_shape(space, observation)
@@ -79,7 +80,9 @@ class Critics(nn.Module):
         )
         values = ensemble(self.config, self.torso_kind, num_outputs, name="critics")(features)
         if action is None and features.action_mask is not None:
-            values = mask_illegal(values, jnp.broadcast_to(features.action_mask, values.shape))
+            # Where an episode ends no action may be legal; its value counts all the same if it was truncated there.
+            is_legal = features.action_mask | ~jnp.any(features.action_mask, axis=-1, keepdims=True)
+            values = mask_illegal(values, jnp.broadcast_to(is_legal, values.shape))
         values = values.reshape(self.num_critics, *shape, num_outputs)
         return values[..., 0] if action is not None and self.num_atoms == 1 else values
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podracer.agents.off_policy import ActorParams
+from podracer.agents.off_policy import ActorParams, join_sequence
 from podracer.agents.parts import Statistics
 from podracer.agents.sac import SAC, Params
 from podracer.envs.autoreset import AutoReset
@@ -47,7 +47,7 @@ def test_golden_discrete_losses():
         is_continuous=False,
     )
     params = discrete_params()
-    loss, (metrics, priorities) = jax.jit(DISCRETE_AGENT.loss)(params, params.critics, STATISTICS, batch, KEY)
+    total, (metrics, priorities) = loss(DISCRETE_AGENT, params, params.critics, batch)
     # H = −¼ log ¼ − ¾ log ¾ = .562335. V(2) = 2 + H, V(1) = 1 + H, for min(Q₁, Q₂) = s for both actions.
     # Targets 1 + .5 V(2) = 2.281168, and 1 after the true end. Q₁, Q₂ are 2, 1 for action 1, and 1, 2 for action 0.
     errors = np.array([[0.281168, 1.281168], [0.0, -1.0]])
@@ -55,7 +55,7 @@ def test_golden_discrete_losses():
     np.testing.assert_allclose(priorities[:2], np.mean(np.abs(errors), -1), rtol=1e-5)
     np.testing.assert_allclose(metrics["policy_loss"], -1.562335, rtol=1e-6)
     np.testing.assert_allclose([metrics["entropy"], metrics["q_value"]], [0.562335, 1.5], rtol=1e-5)
-    np.testing.assert_allclose(loss, metrics["critics_loss"] + metrics["policy_loss"], rtol=1e-6)  # log α is 0
+    np.testing.assert_allclose(total, metrics["critics_loss"] + metrics["policy_loss"], rtol=1e-6)  # log α is 0
 
 
 def test_A14_A16_golden_continuous_losses():
@@ -69,7 +69,7 @@ def test_A14_A16_golden_continuous_losses():
     temperature = 0.2
     params = Params(policy_params(), critics_params((1, 2, 0), (-1, 1, 0.5)), jnp.log(temperature))
     targets = critics_params((2, 0, 0), (0, 3, 1))
-    _, (metrics, priorities) = jax.jit(AGENT.loss)(params, targets, STATISTICS, batch, KEY)
+    _, (metrics, priorities) = loss(AGENT, params, targets, batch)
 
     def draw(state, key):
         noise, std = np.asarray(jax.random.normal(key, (2, 1)))[:, 0], np.exp(-1.0)
@@ -93,11 +93,25 @@ def test_A14_A16_golden_continuous_losses():
     np.testing.assert_allclose(metrics["temperature_loss"], np.log(temperature) * gap, rtol=1e-5)
 
 
-def one_transition(size=4):
+def test_A26_importance_weights_scale_the_loss_of_the_critics_alone():
+    batch, params = one_transition(), Params(policy_params(), critics_params((1, 2, 0), (-1, 1, 0.5)), jnp.float32(0.5))
+    _, (whole, priorities) = loss(AGENT, params, params.critics, batch)
+    _, (half, half_priorities) = loss(AGENT, params, params.critics, batch, weight=0.5)
+    np.testing.assert_allclose(half.pop("critics_loss"), 0.5 * whole.pop("critics_loss"), rtol=1e-6)
+    assert jax.tree.all(jax.tree.map(np.array_equal, half, whole))
+    np.testing.assert_array_equal(half_priorities, priorities)
+    state, batch = init(DISCRETE_AGENT), one_transition(is_continuous=False)
+    uneven = batch._replace(probabilities=jnp.array([0.5, 0.25, 0.125, 0.125]))
+    even, weighted = (updated(DISCRETE_AGENT, state, b)[1].metrics["critics_loss"] for b in (batch, uneven))
+    # All four are the same transition: ((1/4)^.4 + (1/2)^.4 + 1 + 1) / 4
+    np.testing.assert_allclose(weighted / even, (0.25**0.4 + 0.5**0.4 + 2) / 4, rtol=1e-5)
+
+
+def one_transition(size=4, is_continuous=True):
     def row(value):
         return [[value] * size] * 2
 
-    return make_batch(row(1.0), row(0.5), row(0.0), row(1.0), [[F] * size, [M] * size])
+    return make_batch(row(1.0), row(0.5), row(0.0), row(1.0), [[F] * size, [M] * size], is_continuous)
 
 
 def test_each_loss_moves_only_what_is_its_own():
@@ -106,7 +120,7 @@ def test_each_loss_moves_only_what_is_its_own():
 
     def gradients(name):
         def metric(params):
-            return AGENT.loss(params, params.critics, STATISTICS, batch, KEY)[1].metrics[name]
+            return loss(AGENT, params, params.critics, batch)[1].metrics[name]
 
         moved = jax.jit(jax.grad(metric))(params)
         return {
@@ -116,6 +130,11 @@ def test_each_loss_moves_only_what_is_its_own():
     assert gradients("critics_loss") == {"policy": False, "critics": True, "log_temperature": False}
     assert gradients("policy_loss") == {"policy": True, "critics": False, "log_temperature": False}
     assert gradients("temperature_loss") == {"policy": False, "critics": False, "log_temperature": True}
+
+
+def loss(agent, params, target_params, batch, weight=1.0):
+    transition = join_sequence(batch.trajectory.steps, STATISTICS, agent.discount_factor)
+    return jax.jit(agent.loss)(params, target_params, transition, jnp.full(transition.valid.shape, weight), KEY)
 
 
 @functools.cache

@@ -76,12 +76,13 @@ def test_every_value_depends_on_the_action(key, space):
 def test_A18_all_discrete_actions_are_valued_and_illegal_ones_lowest(key):
     space = {"vector": VECTOR, ACTION_MASK: Box((4,), np.bool_)}
     network = critics(NETWORK, _spec(space, Discrete(4)), 2)
-    mask = np.array([[1, 0, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1]], bool)
+    mask = np.array([[1, 0, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]], bool)
     observation = {"vector": _draw((3, 3)), ACTION_MASK: mask}
     params = network.init(key, observation)
     values = network.apply(params, observation)
     assert values.shape == (2, 3, 4)
-    np.testing.assert_array_equal(np.asarray(values) == np.finfo(np.float32).min, np.broadcast_to(~mask, (2, 3, 4)))
+    is_legal = mask | ~mask.any(-1, keepdims=True)  # none is legal at an end
+    np.testing.assert_array_equal(np.asarray(values) == np.finfo(np.float32).min, np.broadcast_to(~is_legal, (2, 3, 4)))
     assert network.apply(params, jax.tree.map(lambda x: x[None], observation)).shape == (2, 1, 3, 4)
 
 
