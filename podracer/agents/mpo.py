@@ -23,15 +23,15 @@ import jax.numpy as jnp
 import optax
 
 from podracer.agents import parts
-from podracer.agents.off_policy import ActorParams, LearnerState, uniform_actions
+from podracer.agents.importance import importance_weights
+from podracer.agents.improvement import Candidates, improve_categorical, improve_normal
+from podracer.agents.off_policy import ActorParams, LearnerState, Transition, join_sequence, uniform_actions
 from podracer.agents.optimiser import Trained, gradient_step
 from podracer.agents.targets import check_target, update_target
 from podracer.losses import mpo
-from podracer.losses.actor_critic import critics_loss
-from podracer.losses.returns import join_transitions
+from podracer.losses.policy import value_loss
 from podracer.networks.config import NetworkConfig
 from podracer.networks.critics import Critics, critics
-from podracer.networks.distributions import Categorical, DiagonalNormal
 from podracer.networks.policies import PolicyNetwork, policy_network
 from podracer.parallel import collectives
 from podracer.spaces import Box, EnvSpec, zeros
@@ -56,29 +56,12 @@ class Params(NamedTuple):
         return Networks(self.policy, self.critic)
 
 
-class Candidates(NamedTuple):
-    """The actions that a policy is improved over: N samples of it, or the N that there are."""
+class Targets(NamedTuple):
+    """What critic and policy are fitted to, from the target networks."""
 
-    policy: DiagonalNormal | Categorical  # of [B] states
-    action: Array | tuple[()]  # [N, B, K] samples; () where the actions are discrete, and N is A
-    log_prior: Array  # [N, B] log-probability of each among the N
-    q_value: Array  # [N, B]
-
-    @property
-    def value(self) -> Array:
-        """`[B]` expected value of the policy."""
-        prior = jnp.exp(self.log_prior)
-        return jnp.sum(jnp.where(prior > 0, prior * self.q_value, 0.0), axis=0)
-
-
-class Rows(NamedTuple):
-    """What is learnt from, `[B, ...]`."""
-
-    observation: ArrayTree
-    action: Array
-    target: Array  # of the critic
-    weight: Array  # of the critic's loss
-    valid: Array
+    q_value: Array  # [B]
+    weight: Array  # [B] of the critic's loss
+    candidates: Candidates
 
 
 class Losses(NamedTuple):
@@ -134,6 +117,8 @@ class MPO:
     """Of the bounds on the mean and on a discrete policy."""
     initial_std_multiplier: float = 1000.0
     """Of the bound on the standard deviation."""
+    importance_exponent: float = 0.4
+    """β₀: how far weights make up for prioritised sampling at the start, in [0, 1]; at the end of the budget wholly."""
     normalise_observations: bool = False
     """Whether float observations are normalised by running statistics."""
 
@@ -151,6 +136,7 @@ class MPO:
             "initial_temperature",
             "initial_multiplier",
             "initial_std_multiplier",
+            "importance_exponent",
         }
     )
 
@@ -163,6 +149,10 @@ class MPO:
     @property
     def sequence_length(self) -> int:
         return self.n_step + 1
+
+    @property
+    def samples_per_insert(self) -> float:
+        return 32.0  # as in Acme
 
     @property
     def policy_model(self) -> PolicyNetwork:
@@ -196,18 +186,28 @@ class MPO:
 
     def init_duals(self) -> dict[str, Array]:
         """Makes the parameters of a temperature for each objective, and of a multiplier for each bound."""
-        if not self.is_continuous:
-            initial = {"temperature": ((), self.initial_temperature), "policy": ((), self.initial_multiplier)}
-        else:
-            (size,) = self.spec.action.shape
+        initial = {"temperature": self.initial_temperature, "policy": self.initial_multiplier}
+        if self.is_continuous:
+            ones = jnp.ones(self.spec.action.shape)
             initial = {
-                "temperature": ((), self.initial_temperature),
-                "mean": ((size,), self.initial_multiplier),
-                "std": ((size,), self.initial_std_multiplier),
+                "temperature": self.initial_temperature,
+                "mean": self.initial_multiplier * ones,
+                "std": self.initial_std_multiplier * ones,
             }
             if self.penalise_bounds:
-                initial["penalty_temperature"] = ((), self.initial_temperature)
-        return {name: jnp.full(shape, mpo.inverse_positive_dual(dual)) for name, (shape, dual) in initial.items()}
+                initial["penalty_temperature"] = self.initial_temperature
+        return {name: mpo.inverse_positive_dual(dual) for name, dual in initial.items()}
+
+    @property
+    def bounds(self) -> dict[str, Array | float]:
+        """Of the divergences, by the names of their dual variables."""
+        return {
+            "temperature": self.epsilon,
+            "penalty_temperature": self.epsilon_penalty,
+            "mean": self.epsilon_mean,
+            "std": self.epsilon_std,
+            "policy": self.epsilon_policy,
+        }
 
     def actor_params(self, state: LearnerState) -> ActorParams:
         return ActorParams(state.trained.params.policy, state.statistics, state.updates > 0)
@@ -230,10 +230,11 @@ class MPO:
     def update(
         self, state: LearnerState, batch: Batch, key: Key, *, progress: Array
     ) -> tuple[LearnerState, UpdateOutput]:
-        del progress  # nothing is scheduled
-        rows, candidates = self.rows(state, batch, key)
-        count = jnp.maximum(collectives.pmean(jnp.sum(rows.valid, dtype=jnp.float32), self.axis_name), 1e-6)
-        gradients, losses = jax.grad(self.loss, has_aux=True)(state.trained.params, rows, candidates, count)
+        steps, statistics = batch.trajectory.steps, state.statistics
+        transition = join_sequence(steps, statistics, self.discount_factor)
+        weight = importance_weights(batch.probabilities, self.importance_exponent, progress, self.axis_name)
+        targets = self.targets(state.target_params, transition, weight, key)
+        gradients, losses = jax.grad(self.loss, has_aux=True)(state.trained.params, transition, targets)
         learning_rates = Params(self.learning_rate, self.critic_learning_rate, self.dual_learning_rate)
         trained, gradient_norm = gradient_step(self.optimiser, state.trained, gradients, learning_rates, self.axis_name)
         duals = jax.tree.map(lambda dual: jnp.maximum(dual, _LOWEST_DUAL), trained.params.duals)
@@ -243,22 +244,22 @@ class MPO:
             state.target_params, trained.params.networks, updates, self.target_period, self.target_tau
         )
         metrics = collectives.pmean(losses.metrics, self.axis_name) | {"gradient_norm": gradient_norm}
-        statistics = parts.update_statistics(state.statistics, batch.trajectory.steps, self.axis_name)
+        statistics = parts.update_statistics(statistics, steps, self.axis_name)
         return LearnerState(trained, target_params, updates, statistics), UpdateOutput(metrics, losses.priorities)
 
-    def rows(self, state: LearnerState, batch: Batch, key: Key) -> tuple[Rows, Candidates]:
-        """Computes the targets of the critic, and the actions that the policy is improved over."""
-        steps = batch.trajectory.steps
-        reward, discount, valid = parts.transitions(steps, state.statistics)  # [n, B]
-        reward, discount = join_transitions(reward, discount * self.discount_factor, valid)
-        observation = parts.normalise_observation(state.statistics, steps.timestep.observation)
-        first, last = (jax.tree.map(lambda leaf, t=t: leaf[t], observation) for t in (0, -1))
+    def targets(self, networks: Networks, transition: Transition, weight: Array, key: Key) -> Targets:
+        """Computes what critic and policy are fitted to.
+
+        Args:
+          networks: the target networks.
+          transition: `[B, ...]`.
+          weight: `[B]` of the critic's loss.
+          key: consumed, where actions are drawn.
+        """
         first_key, last_key = jax.random.split(key)
-        target = reward + discount * self.candidates(state.target_params, last, last_key).value
-        weight = jnp.ones_like(target)
-        return Rows(first, steps.action[0], target, weight, valid[0]), self.candidates(
-            state.target_params, first, first_key
-        )
+        value = self.candidates(networks, transition.last_observation, last_key).value
+        q_value = transition.reward + transition.discount * value
+        return Targets(q_value, weight, self.candidates(networks, transition.observation, first_key))
 
     def candidates(self, networks: Networks, observation: ArrayTree, key: Key) -> Candidates:
         """Values N actions in each of `[B]` states by a target policy and its critic."""
@@ -281,69 +282,36 @@ class MPO:
         chosen = jax.nn.one_hot(action, q_values.shape[-1], dtype=bool)
         return jnp.sum(jnp.where(chosen, q_values, 0.0), -1)
 
-    def loss(self, params: Params, rows: Rows, candidates: Candidates, count: Array) -> tuple[Array, Losses]:
+    def loss(self, params: Params, transition: Transition, targets: Targets) -> tuple[Array, Losses]:
         """Scores the critic by its targets, the policy by how it fits what improves it, and the duals by the bounds.
 
         Args:
           params: of the networks, and of the dual variables.
-          rows: `[B, ...]`.
-          candidates: of the target networks, in the same states.
-          count: `[]` f32, valid rows of a device, averaged over the devices.
+          transition: `[B, ...]`.
+          targets: of the same rows.
 
         Returns:
           The sum of the losses, and its parts.
         """
-        q_value = self.q_value(params.critic, rows.observation, rows.action)
-        policy = self.policy_model.apply(params.policy, rows.observation)
+        valid = transition.valid
+        count = jnp.maximum(collectives.pmean(jnp.sum(valid, dtype=jnp.float32), self.axis_name), 1e-6)
+        q_value = self.q_value(params.critic, transition.observation, transition.action)
+        policy = self.policy_model.apply(params.policy, transition.observation)
         duals = jax.tree.map(mpo.positive_dual, params.duals)
-        improve = self._improve_continuous if self.is_continuous else self._improve_discrete
-        losses, figures = improve(policy, candidates, duals)
-        losses["critic_loss"] = rows.weight * critics_loss(q_value[None], rows.target)
-        losses, figures = jax.tree.map(
-            lambda x: jnp.sum(jnp.where(rows.valid, x, 0.0)) / count,
-            (losses, {**figures, "q_value": q_value, "entropy": policy.entropy()}),
-        )
-        metrics = {**losses, **figures, **{f"dual_{name}": jnp.mean(dual) for name, dual in duals.items()}}
-        priorities = jnp.where(rows.valid, jnp.abs(q_value - rows.target), 0.0)
-        return sum(losses.values()), Losses(metrics, priorities)
+        improve = improve_normal if self.is_continuous else improve_categorical
+        policy_loss, dual_loss, divergences = improve(policy, targets.candidates, duals, self.bounds)
 
-    def _improve_continuous(
-        self, policy: DiagonalNormal, candidates: Candidates, duals: dict[str, Array]
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """`[B]` losses, and figures to be shown."""
-        target, action = candidates.policy, candidates.action
-        step = mpo.e_step(candidates.q_value, candidates.log_prior, duals["temperature"], self.epsilon)
-        weights, temperature_loss = step.weights, step.temperature_loss
-        if self.penalise_bounds:
-            penalty = mpo.e_step(
-                -mpo.out_of_bounds_cost(action),
-                candidates.log_prior,
-                duals["penalty_temperature"],
-                self.epsilon_penalty,
-            )
-            weights, temperature_loss = weights + penalty.weights, temperature_loss + penalty.temperature_loss
-        # The mean is fitted with the deviation of the target policy, and the deviation with its mean.
-        log_probs = DiagonalNormal(policy.mean[None], target.std[None]).log_prob(action)
-        log_probs += DiagonalNormal(target.mean[None], policy.std[None]).log_prob(action)
-        kl_mean, kl_std = mpo.decoupled_normal_kl(target.mean, target.std, policy.mean, policy.std)
-        mean_penalty, mean_loss = mpo.kl_losses(kl_mean, duals["mean"], self.epsilon_mean)
-        std_penalty, std_loss = mpo.kl_losses(kl_std, duals["std"], self.epsilon_std)
-        losses = {
-            "policy_loss": mpo.weighted_likelihood_loss(weights, log_probs) + mean_penalty + std_penalty,
-            "dual_loss": temperature_loss + mean_loss + std_loss,
-        }
-        figures = {"kl_mean": jnp.mean(kl_mean, -1), "kl_std": jnp.mean(kl_std, -1), "kl_improved": step.kl}
-        return losses, figures
+        def mean(x: Array) -> Array:
+            return jnp.sum(jnp.where(valid, x, 0.0)) / count
 
-    def _improve_discrete(
-        self, policy: Categorical, candidates: Candidates, duals: dict[str, Array]
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """`[B]` losses, and figures to be shown."""
-        step = mpo.e_step(candidates.q_value, candidates.log_prior, duals["temperature"], self.epsilon)
-        kl = mpo.categorical_kl(candidates.policy.log_probs, policy.log_probs)
-        penalty, multiplier_loss = mpo.kl_losses(kl, duals["policy"], self.epsilon_policy)
-        losses = {
-            "policy_loss": mpo.weighted_likelihood_loss(step.weights, policy.log_probs.T) + penalty,
-            "dual_loss": step.temperature_loss + multiplier_loss,
+        metrics = {
+            "policy_loss": mean(policy_loss),
+            "critic_loss": mean(targets.weight * value_loss(q_value, targets.q_value)),
+            "dual_loss": mean(dual_loss),
+            "q_value": mean(q_value),
+            "entropy": mean(policy.entropy()),
+            **{name: mean(kl) for name, kl in divergences.items()},
+            **{f"dual_{name}": jnp.mean(dual) for name, dual in duals.items()},
         }
-        return losses, {"kl_policy": kl, "kl_improved": step.kl}
+        total = metrics["policy_loss"] + metrics["critic_loss"] + metrics["dual_loss"]
+        return total, Losses(metrics, jnp.where(valid, jnp.abs(q_value - targets.q_value), 0.0))

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podracer.agents.mpo import MPO, Candidates, Networks, Params, Rows
-from podracer.agents.off_policy import ActorParams
+from podracer.agents.improvement import Candidates
+from podracer.agents.mpo import MPO, Networks, Params, Targets
+from podracer.agents.off_policy import ActorParams, join_sequence
 from podracer.losses.mpo import inverse_positive_dual, positive_dual
 from podracer.networks.config import NetworkConfig
 from podracer.networks.distributions import DiagonalNormal
@@ -68,16 +69,17 @@ def discrete_batch(step_type, reward, discount, observation) -> Batch:
     return make_batch(step_type, reward, discount, observation, action=[1, 0, 0], extras={})
 
 
+def side_by_side(*batches: Batch) -> Batch:
+    steps = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, 1), *(batch.trajectory.steps for batch in batches))
+    probabilities = jnp.concatenate([batch.probabilities for batch in batches])
+    return Batch(batches[0].trajectory._replace(steps=steps), (), probabilities)
+
+
 def transition(observation=1.0, action=0.0, next_observation=3.0) -> Batch:
     """One transition with reward 1 and a continuous action."""
     batch = make_batch([F, M], [0, 1], [1, 1], [observation, next_observation], [0, 0], {})
     steps = batch.trajectory.steps._replace(action=jnp.full((2, 1, 1), action))
     return batch._replace(trajectory=batch.trajectory._replace(steps=steps))
-
-
-def no_candidates_but(policy: DiagonalNormal, action) -> Candidates:
-    """Samples `[N, B, K]` of a policy that all have the same value."""
-    return Candidates(policy, action, jnp.full(action.shape[:2], -np.log(action.shape[0])), jnp.zeros(action.shape[:2]))
 
 
 @pytest.mark.parametrize(
@@ -123,10 +125,10 @@ def test_golden_loss_of_a_continuous_policy():
     target = DiagonalNormal(jnp.zeros((1, 1)), jnp.ones((1, 1)))
     action, log_prior = jnp.array([[[-1.0]], [[1.0]]]), jnp.full((2, 1), -np.log(2.0))
     candidates = Candidates(target, action, log_prior, jnp.array([[0.0], [np.log(3.0)]]))
-    rows = Rows(jnp.ones((1, 1)), jnp.zeros((1, 1)), jnp.zeros((1,)), jnp.ones((1,)), jnp.ones((1,), bool))
     agent = dataclasses.replace(CONTINUOUS, penalise_bounds=False)
     params = Params(*continuous_networks(mean=0.5, std=2.0), agent.init_duals())
-    metrics = agent.loss(params, rows, candidates, jnp.float32(1.0))[1].metrics
+    joined = join_sequence(transition().trajectory.steps, NOT_NORMALISED, 0.5)
+    metrics = agent.loss(params, joined, Targets(jnp.zeros((1,)), jnp.ones((1,)), candidates))[1].metrics
     # With c = ½ log 2π = .918939: of N(.5, 1), .25 (1.5²/2 + c) + .75 (.5²/2 + c) = .375 + c
     # of N(0, 2), 1/8 + log 2 + c;  sum .375 + .125 + .693147 + 1.837877 = 3.031024
     # KL by the mean ½ · .5² = .125;  by the deviation log 2 + 1/8 − ½ = .318147;  2 · .125 + 3 · .318147 = 1.204441
@@ -172,8 +174,9 @@ def test_E05_the_penalty_pulls_the_policy_to_its_bounds(penalise_bounds, slope):
     state = learner_state(agent, continuous_networks(mean=6.0, by_action=0.0))  # all values are alike
 
     def loss(params):
-        rows, candidates = agent.rows(state, transition(), KEY)
-        return agent.loss(params, rows, candidates, jnp.float32(1.0))[0]
+        joined = join_sequence(transition().trajectory.steps, NOT_NORMALISED, 0.5)
+        targets = agent.targets(state.target_params, joined, jnp.ones((1,)), KEY)
+        return agent.loss(params, joined, targets)[0]
 
     gradient = jax.jit(jax.grad(loss))(state.trained.params).policy["params"]["head"]["Dense_0"]["bias"]
     # The slope by the mean is the sum over the objectives of mean − Σ weights a. Weights ∝ exp(−(a − 1)) of samples
@@ -236,17 +239,26 @@ def test_A29_targets_move_on_the_count_of_updates():
 
 def test_rows_without_a_transition_do_not_count():
     real = discrete_batch([F, M, M], [0, 1, 2], [1, 1, 1], [1, 2, 3])
-    padding = discrete_batch([L, F, M], [9, 0, 9], [1, 1, 1], [7, 8, 9])
-    both = real._replace(
-        trajectory=real.trajectory._replace(
-            steps=jax.tree.map(lambda *x: jnp.concatenate(x, 1), real.trajectory.steps, padding.trajectory.steps)
-        )
-    )
+    both = side_by_side(real, discrete_batch([L, F, M], [9, 0, 9], [1, 1, 1], [7, 8, 9]))
     state, update = learner_state(DISCRETE, discrete_networks((0.5, 0.5))), jax.jit(DISCRETE.update)
     alone, joined = (update(state, batch, KEY, progress=PROGRESS) for batch in (real, both))
     jax.tree.map(lambda *x: np.testing.assert_allclose(*x, rtol=1e-5), alone[0], joined[0])
     jax.tree.map(lambda *x: np.testing.assert_allclose(*x, rtol=1e-5), alone[1].metrics, joined[1].metrics)
     assert joined[1].priorities[1] == 0
+
+
+def test_importance_weights_are_of_the_critic_alone():
+    batch = discrete_batch([F, M, M], [0, 1, 2], [1, 1, 1], [1, 2, 3])
+    agent = dataclasses.replace(DISCRETE, importance_exponent=0.5)
+    state, update = learner_state(agent, discrete_networks((0.5, 0.5))), jax.jit(agent.update)
+    one = update(state, batch, KEY, progress=PROGRESS)[1].metrics
+    # (.1 / .1)^β and (.1 / .4)^β:  β = .5 at the start: (1 + .5) / 2;  1 at the end: (1 + .25) / 2
+    for progress, weight in ((0.0, 0.75), (1.0, 0.625)):
+        uneven = side_by_side(batch, batch)._replace(probabilities=jnp.array([0.1, 0.4]))
+        metrics = update(state, uneven, KEY, progress=jnp.float32(progress))[1].metrics
+        np.testing.assert_allclose(metrics["critic_loss"], weight * one["critic_loss"], rtol=1e-5)
+        np.testing.assert_allclose(metrics["policy_loss"], one["policy_loss"], rtol=1e-5)
+        np.testing.assert_allclose(metrics["dual_loss"], one["dual_loss"], rtol=1e-5)
 
 
 def test_A35_another_key_draws_other_samples():
