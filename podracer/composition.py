@@ -9,16 +9,18 @@ import contextlib
 import functools
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import hydra
+import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from podracer.config import BUILT, COMPONENTS, SECTIONS, TOPOLOGY, Settings, defaults_of, schema_of
@@ -118,7 +120,7 @@ def register() -> Known:
     known = Known({}, set(), {})
     experiments = []
     for option, path in config_files():
-        content = OmegaConf.load(path)
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
         group, _, name = option.rpartition("/")
         section = option.split("/")[0]
         if not group:
@@ -147,7 +149,7 @@ def run_suffix() -> str:
     return secrets.token_hex(4)
 
 
-def _primary(content: DictConfig, known: Known) -> DictConfig:
+def _primary(content: dict[str, Any], known: Known) -> dict[str, Any]:
     """Completes config.yaml: the settings of the top level, and the sections that have no files."""
     defaults = plain_defaults(Settings)
     defaults["topology"] = dict.fromkeys(settings_of(load_object(TOPOLOGY, "topology")))
@@ -155,23 +157,23 @@ def _primary(content: DictConfig, known: Known) -> DictConfig:
     for key in content:
         if key not in ("defaults", "hydra", *defaults, *sections):
             raise ConfigError(f"config.yaml: {unknown_key(key, [*defaults, *SECTIONS])}")
-    values = OmegaConf.merge({key: content[key] for key in content if key in defaults})
-    for key in _dotted(OmegaConf.create(defaults)):
+    for key in _dotted(defaults):
         known.keys.setdefault(key, [])
-    node = OmegaConf.merge({"defaults": content.defaults}, defaults, values)
+    node = _merged(defaults, {key: content[key] for key in content if key not in sections})
     for name in sections:
-        node[name] = _completed(name, content[name] or OmegaConf.create(), known, "")
-    return OmegaConf.merge(node, {"hydra": content.hydra})
+        node[name] = _completed(name, content[name] or {}, known, "")
+    return node
 
 
-def _completed(section: str, content: DictConfig, known: Known, choice: str) -> DictConfig:
+def _completed(section: str, content: dict[str, Any], known: Known, choice: str) -> dict[str, Any]:
     """Adds the settings that a file leaves at their defaults, and notes which there are."""
     name = content.get("name") if section in COMPONENTS else None
     defaults = defaults_of(section, name)
     missing = {field: "???" for field in settings_of(schema_of(section, name), BUILT) if field not in defaults}
-    node = OmegaConf.create({**defaults, **missing})
+    node = {**defaults, **missing}
     keys = [f"{section}.{key}" for key in _dotted(node)]
-    open_keys = [f"{section}.{field}" for field in mapping_fields(schema_of(section, name), BUILT)]
+    open_fields = mapping_fields(schema_of(section, name), BUILT)
+    open_keys = [f"{section}.{field}" for field in open_fields]
     for key in _dotted(content):
         dotted = f"{section}.{key}"
         if key != "defaults" and dotted not in keys and not any(dotted.startswith(f"{k}.") for k in open_keys):
@@ -179,19 +181,34 @@ def _completed(section: str, content: DictConfig, known: Known, choice: str) -> 
     for key in (section, *keys):
         known.keys.setdefault(key, []).extend([choice] if choice else [])
     known.open_keys.update(open_keys)
-    node = OmegaConf.merge(node, content)
-    for open_key in open_keys:
+    node = _merged(node, content)
+    for field in open_fields:
         # Hydra forbids new keys everywhere; in here they are the user's own.
-        OmegaConf.select(node, open_key.partition(".")[2])._set_flag("struct", False)
+        node[field] = OmegaConf.create(node[field], flags={"struct": False})
     return node
 
 
-def _dotted(node: DictConfig, prefix: str = "") -> Iterator[str]:
+def _merged(node: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings in one, the second over the first, inner ones too."""
+    merged = dict(node)
+    for key, value in over.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """All keys of a tree, inner ones and leaves."""
-    for name, value in node.items_ex(resolve=False):
+    for name, value in node.items():
         yield f"{prefix}{name}"
-        if isinstance(value, DictConfig) and not value._is_none() and not value._is_interpolation():
+        if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{name}.")
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Reads YAML as OmegaConf does, ten times faster where LibYAML is there."""
+
+    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
 
 def _check_choice(group: str, override: Override) -> None:
