@@ -30,6 +30,7 @@ from podracer.agents.optimiser import Trained, gradient_step
 from podracer.agents.targets import check_target, update_target
 from podracer.losses import mpo
 from podracer.losses.policy import value_loss
+from podracer.losses.q_learning import of_action
 from podracer.networks.config import NetworkConfig
 from podracer.networks.critics import Critics, critics
 from podracer.networks.policies import PolicyNetwork, policy_network
@@ -278,9 +279,7 @@ class MPO:
         """`[...]` values of actions, recorded or drawn."""
         if self.is_continuous:
             return self.critic_model.apply(params, observation, jnp.clip(action, -1.0, 1.0))[0]
-        q_values = self.critic_model.apply(params, observation)[0]
-        chosen = jax.nn.one_hot(action, q_values.shape[-1], dtype=bool)
-        return jnp.sum(jnp.where(chosen, q_values, 0.0), -1)
+        return of_action(self.critic_model.apply(params, observation)[0], action)
 
     def loss(self, params: Params, transition: Transition, targets: Targets) -> tuple[Array, Losses]:
         """Scores the critic by its targets, the policy by how it fits what improves it, and the duals by the bounds.
