@@ -65,6 +65,19 @@ _VALUES = {
     "munchausen": ("agent.munchausen=true", *ENVS["action_mask"]),
 }
 
+_PENDULUM = ("env=gymnax/pendulum", "env.time_limit=4")
+_TD3 = {
+    "feedforward": _PENDULUM,
+    "normalised": (*_OBSERVATIONS, *_PENDULUM),
+    "d4pg": (
+        "replay=prioritised",
+        "agent.n_step=3",
+        "agent.distribution=categorical",
+        "agent.num_critics=1",
+        *ENVS["continuous"],
+    ),
+}
+
 # What an unroll of `SMALL` holds: some starts of sequences, and updates after each.
 _REPLAY = ("agent.batch_size=16", "replay.replay_ratio=0.0625", "replay.learning_starts=0", "replay.capacity=480")
 _SETTINGS = {
@@ -77,6 +90,10 @@ _SETTINGS = {
         "agent.sequence_period=6",
         "agent.episode_ends=reset",
     ),
+    "sac": _REPLAY,
+    "mpo": (*_REPLAY, "agent.n_step=3", "agent.num_samples=4"),
+    # Noise in targets is another on every device.
+    "td3": (*_REPLAY, "agent.target_noise=0"),
 }
 
 
@@ -91,6 +108,9 @@ AGENTS = {
     **_rows("pqn", _DISCRETE, _RECURRENT, _ON_POLICY),
     **_rows("dqn", _DISCRETE, _OFF_POLICY, _VALUES),
     **_rows("r2d2", _DISCRETE, _RECURRENT, _OFF_POLICY),
+    **_rows("sac", _DISCRETE, _OFF_POLICY, {"pendulum": _PENDULUM}),
+    **_rows("td3", _TD3),
+    **_rows("mpo", _DISCRETE, _OFF_POLICY, {"continuous": (*_OBSERVATIONS, *ENVS["continuous"])}),
 }
 
 # The rows for contracts that compile much for a row.
