@@ -86,6 +86,15 @@ class Replay(Protocol[State]):
         """Selects what outlives the learn phase, a state as `init` makes it. An on-policy store keeps nothing."""
         ...
 
+    def reshard(self, state: State, num_devices: int) -> State:
+        """Spreads a saved state over another number of devices, on the host.
+
+        Args:
+          state: those of all devices, concatenated along their first axes.
+          num_devices: D'; `spec` is of this number already.
+        """
+        ...
+
     def size(self, state: State) -> Array:
         """`[]` int32, number of stored transitions."""
         ...

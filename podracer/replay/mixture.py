@@ -105,6 +105,10 @@ class Mixture(RatioSettings):
     def retain(self, state: MixtureState) -> MixtureState:
         return state._replace(parts=tuple(part.retain(own) for part, own in zip(self.parts, state.parts)))
 
+    def reshard(self, state: MixtureState, num_devices: int) -> MixtureState:
+        parts = tuple(part.reshard(own, num_devices) for part, own in zip(self.parts, state.parts))
+        return MixtureState(parts, jax.tree.map(lambda leaf: leaf[:1].repeat(num_devices), state.credit))
+
     def size(self, state: MixtureState) -> Array:
         """A transition counts for every store that holds it."""
         return sum(part.size(own) for part, own in zip(self.parts, state.parts))

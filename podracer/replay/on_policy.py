@@ -46,6 +46,9 @@ class OnPolicy:
         # The trajectory is not carried to the next unroll, so a device holds one at a time.
         return ()
 
+    def reshard(self, state: Empty, num_devices: int) -> Empty:
+        return state
+
     def size(self, state: Empty | Trajectory) -> Array:
         if not isinstance(state, Trajectory):
             return jnp.zeros((), jnp.int32)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from podracer.replay import ratio, ring, sum_tree
+from podracer.replay import ratio, ring, shards, sum_tree
 from podracer.replay.ratio import Credit
 from podracer.replay.ring import Ring
 from podracer.replay.settings import StoreSettings
@@ -52,7 +53,7 @@ class Prioritised(StoreSettings):
         stored = ring.add(state.ring, trajectory, self.spec)
         largest = sum_tree.maximum(state.tree)
         newest = jnp.where(largest > 0, largest, 1.0)
-        rows, is_start = ring.find_starts(stored, self.spec)
+        rows, is_start = ring.find_starts(stored, self.spec, self.spec.unroll_length)
         # What was written over starts nothing until its sequence is complete.
         unreadable = ring.unreadable_rows(stored, self.spec)
         rows = jnp.concatenate([rows, unreadable])
@@ -86,6 +87,16 @@ class Prioritised(StoreSettings):
 
     def retain(self, state: PrioritisedState) -> PrioritisedState:
         return state
+
+    def reshard(self, state: PrioritisedState, num_devices: int) -> PrioritisedState:
+        stored, old = ring.reshard(state.ring, num_devices), state.ring.head.shape[0]
+        num_envs = state.ring.steps.timestep.reward.shape[1]
+        leaves = np.reshape(state.tree.sums[0], (old, -1))[:, : self.num_rows * num_envs]
+        leaves = shards.respread(leaves.reshape(-1, num_envs), old, num_devices).reshape(num_devices, -1)
+        size = leaves.shape[1]
+        trees = [sum_tree.assign(sum_tree.init(size), jnp.arange(size), own) for own in leaves]
+        credit = jax.tree.map(lambda leaf: leaf[:1].repeat(num_devices), state.credit)
+        return PrioritisedState(stored, shards.join(trees), credit)
 
     def size(self, state: PrioritisedState) -> Array:
         return ring.size(state.ring)

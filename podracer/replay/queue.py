@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from podracer.replay import shards
 from podracer.types import Array, ArrayTree, Batch, Key, Trajectory, valid_transitions
 
 
@@ -78,6 +79,21 @@ class Queue:
 
     def retain(self, state: QueueState) -> QueueState:
         return state
+
+    def reshard(self, state: QueueState, num_devices: int) -> QueueState:
+        old = state.head.shape[0]
+
+        def respread(leaf: Array) -> Array:  # [D · K, T+1, B, ...]
+            rows = leaf.reshape(-1, *leaf.shape[2:])  # a row is a timestep of an unroll
+            return shards.respread(rows, old, num_devices).reshape(
+                -1, leaf.shape[1], rows.shape[1] * old // num_devices, *leaf.shape[3:]
+            )
+
+        unrolls = Trajectory(
+            jax.tree.map(respread, state.unrolls.steps),
+            jax.tree.map(lambda leaf: shards.respread(leaf, old, num_devices), state.unrolls.actor_state),
+        )
+        return QueueState(unrolls, state.head[:1].repeat(num_devices), state.waiting[:1].repeat(num_devices))
 
     def size(self, state: QueueState) -> Array:
         timestep = state.unrolls.steps.timestep

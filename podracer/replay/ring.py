@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from podracer.replay import frames
+from podracer.replay import frames, shards
 from podracer.replay.base import ReplaySpec
 from podracer.types import Array, ArrayTree, Step, StepType, Trajectory, valid_transitions
 
@@ -82,12 +82,21 @@ def add(ring: Ring, trajectory: Trajectory, spec: ReplaySpec) -> Ring:
     return Ring(steps, fills_stack, memory, (ring.head + length) % rows, jnp.minimum(ring.filled + length, rows))
 
 
-def find_starts(ring: Ring, spec: ReplaySpec) -> Starts:
-    """Finds the starts of the sequences that the last trajectory completed.
+def reshard(ring: Ring, num_devices: int) -> Ring:
+    """Spreads the rings of all devices, concatenated, over another number of devices."""
+    old = ring.head.shape[0]
+    steps, fills_stack, memory = jax.tree.map(
+        lambda leaf: shards.respread(leaf, old, num_devices), (ring.steps, ring.fills_stack, ring.memory)
+    )
+    return Ring(steps, fills_stack, memory, ring.head[:1].repeat(num_devices), ring.filled[:1].repeat(num_devices))
 
-    A row is looked at once, when the last row of the sequence that would start with it is written.
+
+def find_starts(ring: Ring, spec: ReplaySpec, length: int) -> Starts:
+    """Finds the starts of sequences among the `length` rows of which it is known last.
+
+    Of a trajectory these are T rows: each is looked at when the last row of the sequence is written.
     """
-    length, span = spec.unroll_length, spec.sequence_length - 1
+    span = spec.sequence_length - 1
     timestep = ring.steps.timestep
     age = length + span - 1 - jnp.arange(length + span)  # [T+S] rows back from the newest
     rows = (ring.head[0] - 1 - age) % timestep.reward.shape[0]

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from podracer.replay import ratio, ring
+from podracer.replay import ratio, ring, shards
 from podracer.replay.ratio import Credit
 from podracer.replay.ring import Ring
 from podracer.replay.settings import StoreSettings
@@ -35,17 +36,20 @@ class Uniform(StoreSettings):
         )
 
     def add(self, state: UniformState, trajectory: Trajectory) -> UniformState:
-        stored = ring.add(state.ring, trajectory, self.spec)
-        rows, is_start = ring.find_starts(stored, self.spec)
+        credit = ratio.insert(state.credit, trajectory, self.updates_per_insert, self.learning_starts, self.axis_name)
+        state = state._replace(ring=ring.add(state.ring, trajectory, self.spec), credit=credit)
+        return self._count_starts(state, self.spec.unroll_length)
+
+    def _count_starts(self, state: UniformState, length: int) -> UniformState:
+        """Counts the starts among the last `length` rows that are known."""
+        rows, is_start = ring.find_starts(state.ring, self.spec, length)
         # The counts grow along the ring, so that the n-th start is found by bisection. They may pass 2³²: only
         # their differences are looked at.
         counts = jnp.cumsum(is_start.reshape(-1), dtype=jnp.uint32)
         before = (state.starts + counts - is_start.reshape(-1)).reshape(is_start.shape)
-        return UniformState(
-            stored,
-            state.starts_before.at[rows].set(before, mode="promise_in_bounds", unique_indices=True),
-            state.starts + counts[-1],
-            ratio.insert(state.credit, trajectory, self.updates_per_insert, self.learning_starts, self.axis_name),
+        return state._replace(
+            starts_before=state.starts_before.at[rows].set(before, mode="promise_in_bounds", unique_indices=True),
+            starts=state.starts + counts[-1],
         )
 
     def take_updates(self, state: UniformState) -> tuple[UniformState, Array]:
@@ -70,6 +74,14 @@ class Uniform(StoreSettings):
 
     def retain(self, state: UniformState) -> UniformState:
         return state
+
+    def reshard(self, state: UniformState, num_devices: int) -> UniformState:
+        stored = ring.reshard(state.ring, num_devices)
+        starts_before = np.zeros(stored.steps.timestep.reward.shape, np.uint32)
+        credit = jax.tree.map(lambda leaf: leaf[:1].repeat(num_devices), state.credit)
+        spread = UniformState(stored, starts_before, np.zeros(num_devices, np.uint32), credit)
+        count_starts = jax.jit(self._count_starts, static_argnums=1)
+        return shards.join([count_starts(shard, self.num_rows) for shard in shards.split(spread, num_devices)])
 
     def size(self, state: UniformState) -> Array:
         return ring.size(state.ring)

@@ -28,9 +28,10 @@ from podracer.replay.base import Replay
 from podracer.runner import Due, Report
 from podracer.runners.learn import Learned, learn, mean_metrics, snapshot
 from podracer.runners.pacing import ChunkSizes
+from podracer.runners.restoring import restore_device
 from podracer.runners.unroll import ActorCarry, UnrollSums, example_trajectory, merge_sums, to_episodes, unroll_scan
 from podracer.runners.workers import Reports, Stopped, Workers
-from podracer.trees import Arrays, from_arrays, subtree
+from podracer.trees import Arrays, subtree
 from podracer.types import Array, ArrayTree, PolicySnapshot
 
 
@@ -88,7 +89,9 @@ class Anakin:
 
     def restore(self, arrays: Arrays) -> AnakinState:
         """Puts a saved state on the mesh."""
-        device = from_arrays(subtree(arrays, "device"), jax.eval_shape(lambda: self.init().device))
+        example = jax.eval_shape(lambda: self.init().device)
+        trajectory = example_trajectory(self.agent, self.env.spec, self.plan.num_envs, self.plan.envs_per_actor)
+        device = restore_device(subtree(arrays, "device"), example, self.replay, trajectory, self.mesh.size)
         device = put(device, self.mesh, self._specs())
         return AnakinState(device, int(arrays["updates"]), int(arrays["env_steps"]))
 
@@ -131,6 +134,7 @@ class Anakin:
         agent = with_hyper_parameters(self.agent, hyper)
         keys = {role: shard_key(key, role, self._shard()) for role in (Role.ACT, Role.ENV_STEP, Role.LEARN)}
 
+        @jax.jit  # traced once for its shapes and the loop
         def update(state: DeviceState) -> tuple[DeviceState, Totals]:
             policy = snapshot(agent, state.learner, state.updates, self.plan.updates)
             start = state.updates * agent.unroll_length

@@ -30,6 +30,7 @@ from podracer.runners.actor import ActorPrograms, ActorThread
 from podracer.runners.learn import Learned, learn, snapshot
 from podracer.runners.learner import Learner, LearnerShards, SebulbaState
 from podracer.runners.parking import Parking
+from podracer.runners.restoring import restore_device
 from podracer.runners.transport import (
     Packed,
     ParameterStore,
@@ -40,7 +41,7 @@ from podracer.runners.transport import (
     trajectory_specs,
 )
 from podracer.runners.workers import Channel, Reports, Workers
-from podracer.trees import Arrays, children, from_arrays, subtree
+from podracer.trees import Arrays, children, subtree
 from podracer.types import Trajectory
 
 # Of mode free: two updates may be under way, and the newest that has arrived is wanted.
@@ -98,7 +99,8 @@ class Sebulba:
 
     def restore(self, arrays: Arrays) -> SebulbaState:
         """Puts a saved state on the devices. With another number of actors or pieces, the actors begin anew."""
-        device = from_arrays(subtree(arrays, "device"), jax.eval_shape(lambda: self.init().device))
+        example = jax.eval_shape(lambda: self.init().device)
+        device = restore_device(subtree(arrays, "device"), example, self.replay, self.example, self.mesh.size)
         device = put(device, self.mesh, self._specs())
         state = SebulbaState(device, int(arrays["updates"]), int(arrays["env_steps"]))
         actors = tuple(subtree(arrays, "actors", name) for name in children(subtree(arrays, "actors")))

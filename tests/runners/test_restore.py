@@ -24,6 +24,12 @@ AGENTS = {
     "impala": ["agent=impala"],
     "pqn": ["agent=pqn", "agent.num_minibatches=2"],
 }
+# A store that is written over before the tenth update, and learnt from before and after.
+STORE = ["agent.batch_size=8", "replay.capacity=256", "replay.learning_starts=64", "replay.samples_per_insert=1"]
+REPLAY_AGENTS = {
+    "sac": ["agent=sac", *STORE],
+    "dqn": ["agent=dqn", *STORE, "replay=prioritised"],
+}
 GRU = ["network.core=gru", "network.core_size=8"]
 DEVICES = {"anakin": ["mesh.learner=2"], "sebulba": ["mesh.actor=2", "mesh.learner=2"]}
 
@@ -52,12 +58,13 @@ def assert_same(first, second):
 
 
 CASES = [(runner, agent, []) for runner in RUNNERS for agent in AGENTS]
+CASES += [("anakin", "sac", []), ("anakin", "dqn", []), ("fixed lag 1", "dqn", [])]
 CASES += [("anakin", "ppo", GRU), ("fixed lag 1", "impala", GRU), ("lockstep", "pqn", GRU)]
 
 
 @pytest.mark.parametrize(("runner", "agent", "core"), CASES)
 def test_20_updates_equal_10_and_10(runner, agent, core):
-    overrides = [*RUNNERS[runner], *AGENTS[agent], *core]
+    overrides = [*RUNNERS[runner], *(AGENTS | REPLAY_AGENTS)[agent], *core]
     whole = make(overrides)
     metrics, end = train(whole, whole.init(), 20)
     first = make(overrides)
@@ -151,3 +158,42 @@ def test_the_arrays_of_another_agent_are_refused():
     arrays = to_arrays(jax.device_get(runner.init()))
     with pytest.raises(ValueError, match="the saved state is of another structure"):
         make([*RUNNERS["anakin"], *AGENTS["ppo"], "network.hidden_sizes=[8,8]"]).restore(arrays)
+
+
+@pytest.mark.parametrize(("agent", "before", "after"), [("sac", 1, 2), ("dqn", 4, 2)])
+def test_D01_a_store_is_spread_over_another_number_of_devices(agent, before, after):
+    """Nothing is lost: every device samples of its environments what the store held, with the same priorities."""
+    overrides = ["runner=anakin", *REPLAY_AGENTS[agent]]
+    first, second = (make([*overrides, f"mesh.learner={count}"]) for count in (before, after))
+    _, saved = train(first, first.init(), 10)
+    restored = second.restore(saved)
+    again = to_arrays(restored.device.replay)
+    stored = subtree(saved, "device", "replay")
+    for name in (name for name in again if name.startswith("ring/steps")):
+        rows = [np.split(arrays[name], count) for arrays, count in ((stored, before), (again, after))]
+        np.testing.assert_array_equal(np.concatenate(rows[0], axis=1), np.concatenate(rows[1], axis=1), err_msg=name)
+    assert starts_of(first.replay, stored, before) == starts_of(second.replay, again, after)
+    metrics, _ = train(second, restored, 20)
+    assert list(metrics) == list(range(11, 21))
+    assert all(np.isfinite(value) for values, *_ in metrics.values() for value in values.values())
+
+
+def starts_of(replay, arrays, num_devices):
+    """`{(row, environment): weight}` of every start that may be sampled."""
+    num_envs = 8 // num_devices
+    weights = {}
+    for device in range(num_devices):
+        shard = {name: np.split(array, num_devices)[device] for name, array in arrays.items()}
+        if "starts" in shard:
+            counts = shard["starts_before"].reshape(-1).astype(np.int64)
+            order = (int(shard["ring/head"][0]) * num_envs + np.arange(counts.size)) % counts.size
+            readable = order[:-num_envs] if replay.spec.sequence_length == 2 else order
+            after = np.append(counts[readable][1:], shard["starts"])
+            leaves = np.zeros(counts.size)
+            leaves[readable] = after - counts[readable]
+        else:
+            leaves = shard["tree/sums/0"]
+        for position in np.flatnonzero(leaves):
+            row, column = divmod(int(position), num_envs)
+            weights[row, device * num_envs + column] = float(leaves[position])
+    return weights
