@@ -263,7 +263,13 @@ def _print_table(table: "Table") -> None:
     rich.console.Console(width=width).print(table)
 
 
-_COMMANDS = {"train": _train, "plan": _plan, "evaluate": _evaluate, "runs": _runs}
+def _plot(arguments: list[str]) -> int:
+    from podracer.analysis.command import plot
+
+    return plot(arguments)
+
+
+_COMMANDS = {"train": _train, "plan": _plan, "evaluate": _evaluate, "runs": _runs, "plot": _plot}
 
 
 def _report(error: Exception) -> int:
