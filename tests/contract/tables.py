@@ -67,7 +67,7 @@ _VALUES = {
 
 _PENDULUM = ("env=gymnax/pendulum", "env.time_limit=4")
 _TD3 = {
-    "feedforward": _PENDULUM,
+    "pendulum": _PENDULUM,
     "normalised": (*_OBSERVATIONS, *_PENDULUM),
     "d4pg": (
         "replay=prioritised",
@@ -114,7 +114,7 @@ AGENTS = {
 }
 
 # The rows for contracts that compile much for a row.
-ONE_EACH = [name for name in AGENTS if name.endswith("-feedforward")]
+ONE_EACH = [name for name in AGENTS if name.endswith(("-feedforward", "-pendulum"))]
 FEEDFORWARD_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-feedforward", "-gru"))]
 NORMALISED_AND_RECURRENT = [name for name in AGENTS if name.endswith(("-normalised", "-gru"))]
 
