@@ -1,4 +1,4 @@
-"""A sum tree of 16 children a node: draws in proportion to values, and changes them, in time that grows by its depth.
+"""A sum tree of 8 children a node: draws in proportion to values, and changes them, in time that grows by its depth.
 
 A node is always the sum of its children as they are, never one that differences were added to: nothing drifts,
 and no node is negative. Wide nodes make few levels, and few kernels.
@@ -6,27 +6,33 @@ and no node is negative. Wide nodes make few levels, and few kernels.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from podracer.types import Array
 
-_WIDTH = 16
+_WIDTH = 8
+_COMBINE = (jnp.sum, jnp.max)
+# Of so few maxima the largest is looked for, which is less work than to keep further levels.
+_FEW_MAXIMA = 4096
 
 
 class SumTree(NamedTuple):
-    """Levels from the leaves to the children of the root, each `[16 n]`, padded with zeros."""
+    """Levels from the leaves to the children of the root, each `[8 n]`, padded with zeros."""
 
     sums: tuple[Array, ...]  # the first are the leaves
-    maxima: tuple[Array, ...]  # of the levels above the leaves
+    maxima: tuple[Array, ...]  # of the levels above the leaves, up to one that has few nodes
 
 
 def init(size: int) -> SumTree:
     """Makes a tree of `size` leaves, all 0."""
-    levels, nodes = [], size
-    while not levels or nodes > 1:
+    sizes, nodes = [], size
+    while not sizes or nodes > 1:
         nodes = -(-nodes // _WIDTH)
-        levels.append(jnp.zeros((nodes * _WIDTH,), jnp.float32))
-    return SumTree(tuple(levels), tuple(levels[1:]))
+        sizes.append(nodes * _WIDTH)
+    num_maxima = sum(below > _FEW_MAXIMA for below in sizes[:-1])
+    sums, maxima = sizes, sizes[1 : num_maxima + 1]
+    return SumTree(*(tuple(jnp.zeros((nodes,), jnp.float32) for nodes in levels) for levels in (sums, maxima)))
 
 
 def total(tree: SumTree) -> Array:
@@ -36,7 +42,7 @@ def total(tree: SumTree) -> Array:
 
 def maximum(tree: SumTree) -> Array:
     """`[]` f32 largest leaf."""
-    return jnp.max(tree.maxima[-1] if tree.maxima else tree.sums[-1])
+    return jnp.max(tree.maxima[-1] if tree.maxima else tree.sums[0])
 
 
 def assign(tree: SumTree, positions: Array, values: Array) -> SumTree:
@@ -50,14 +56,13 @@ def assign(tree: SumTree, positions: Array, values: Array) -> SumTree:
     leaves = tree.sums[0].at[positions].set(0.0, mode="promise_in_bounds")
     # A maximum does not depend on the order in which a device writes.
     sums, maxima = [leaves.at[positions].max(values, mode="promise_in_bounds")], []
-    below = sums[0]
+    below = (sums[0], sums[0])
     for level in range(1, len(tree.sums)):
         positions = positions // _WIDTH
-        children = sums[-1].reshape(-1, _WIDTH)[positions]  # [N, 16]
-        sums.append(tree.sums[level].at[positions].set(jnp.sum(children, -1), mode="promise_in_bounds"))
-        children = below.reshape(-1, _WIDTH)[positions]
-        below = tree.maxima[level - 1].at[positions].set(jnp.max(children, -1), mode="promise_in_bounds")
-        maxima.append(below)
+        # The sums, and the maxima where there are any.
+        below = _refresh((tree.sums[level], *tree.maxima[level - 1 : level]), below, positions)
+        sums.append(below[0])
+        maxima.extend(below[1:])
     return SumTree(tuple(sums), tuple(maxima))
 
 
@@ -71,17 +76,36 @@ def find(tree: SumTree, uniform: Array) -> Array:
     Returns:
       `[N]` int32 positions, none of a leaf that is 0.
     """
-    target = uniform * total(tree)
+    target = uniform * total(tree)  # [N]
     position = jnp.zeros(uniform.shape, jnp.int32)
+    is_before = jnp.triu(jnp.ones((_WIDTH, _WIDTH)), 1)
     for sums in reversed(tree.sums):
-        children = sums.reshape(-1, _WIDTH)[position]  # [N, 16]
-        # One child after the other, so that the running sum of a child that is 0 is exactly that of the one before it.
-        before, child, left = jnp.zeros_like(target), jnp.zeros_like(position), target
-        for k in range(_WIDTH):
-            value = children[:, k]
-            # Rounding may leave a target beyond the last child: then the last that is not 0 keeps it.
-            is_found = (value > 0) & (before <= target)
-            child, left = jnp.where(is_found, k, child), jnp.where(is_found, target - before, left)
-            before = before + value
-        position, target = position * _WIDTH + child, left
+        children = sums.reshape(-1, _WIDTH).at[position].get(mode="promise_in_bounds")  # [N, 8]
+        before = jnp.dot(children, is_before, precision="highest")  # sums of the children to the left
+        # Rounding may leave a target beyond the last child: then the last that is not 0 keeps it.
+        is_reached = (children > 0) & (before <= target[:, None])
+        child = jnp.max(jnp.where(is_reached, jnp.arange(_WIDTH), 0), axis=-1)
+        target -= jnp.max(jnp.where(is_reached, before, 0.0), axis=-1)
+        position = position * _WIDTH + child
     return position
+
+
+def _refresh(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
+    """Makes nodes at `[N]` positions the sums, and the maxima, of their children as they are."""
+
+    def one_by_one(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
+        def refresh(i: Array, nodes: tuple[Array, ...]) -> tuple[Array, ...]:
+            at = positions[i]
+            children = [jax.lax.dynamic_slice(leaf, (at * _WIDTH,), (_WIDTH,)) for leaf in below]
+            values = [combine(leaf)[None] for combine, leaf in zip(_COMBINE, children)]
+            return tuple(jax.lax.dynamic_update_slice(old, new, (at,)) for old, new in zip(nodes, values))
+
+        return jax.lax.fori_loop(0, positions.size, refresh, nodes)
+
+    def at_once(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
+        children = [leaf.reshape(-1, _WIDTH).at[positions].get(mode="promise_in_bounds") for leaf in below]  # [N, 8]
+        values = [combine(leaf, axis=-1) for combine, leaf in zip(_COMBINE, children)]
+        return tuple(old.at[positions].set(new, mode="promise_in_bounds") for old, new in zip(nodes, values))
+
+    # For a CPU so short a loop is compiled to one piece of code, several times as fast as gathers and scatters.
+    return jax.lax.platform_dependent(nodes, below[: len(nodes)], positions, cpu=one_by_one, default=at_once)
