@@ -6,34 +6,22 @@ Nothing heavy is imported before it is known what to do.
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from podracer import jobs
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
     from rich.table import Table
 
-    from podracer.config import Config
     from podracer.runners.evaluator import EvaluationResult
 
-_FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
-
-
-class _Failure(NamedTuple):
-    error: Exception
-    overrides: Sequence[str]
-    folder: Path
-
-
-# The failed runs of this process's sweep. Hydra calls the job, and takes nothing but its return value.
-_failures: list[_Failure] = []
+_REFUSED, _INTERRUPTED = jobs.REFUSED, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"podracer: {note}", file=sys.stderr)
         return _INTERRUPTED
     except Exception as error:
-        return _report(error)
+        return jobs.report(error)
 
 
 def _train(arguments: list[str]) -> int:
@@ -89,70 +77,15 @@ def _train(arguments: list[str]) -> int:
     composition.check_overrides(get_args_parser().parse_args(arguments).overrides)
     # Hydra's own report cuts tracebacks short and ends the process; errors are reported here instead.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    _failures.clear()
-    run = hydra.main(config_path=None, config_name=composition.PRIMARY, version_base=composition.HYDRA_VERSION_BASE)
-    with composition.translated_errors(), _program_arguments(arguments):
+    main = hydra.main(config_path=None, config_name=composition.PRIMARY, version_base=composition.HYDRA_VERSION_BASE)
+    with jobs.Jobs() as started, composition.translated_errors(), _program_arguments(arguments):
         try:
-            run(_job)()
+            main(jobs.run)()
         except Exception as error:
-            # At the end of a sweep Hydra raises the first of the failures, which has been reported.
-            if all(failure.error is not error for failure in _failures):
+            # At the end of a sweep Hydra raises the first of the failures, which has been told of.
+            if not started.knows(error):
                 raise
-    return _summarise_failures(is_sweep=bool({"-m", "--multirun"} & set(arguments)))
-
-
-def _job(composed: "DictConfig") -> float | None:
-    """Trains once: what Hydra calls for every run of a sweep.
-
-    Returns:
-      The final return, for sweepers that optimise; None if a single run failed.
-    """
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    context = HydraConfig.get()
-    folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
-    if context.mode == RunMode.MULTIRUN:
-        print(f"run {context.job.num} of the sweep: {' '.join(overrides)}", flush=True)
-    try:
-        return _run(composed, folder, overrides)
-    except Exception as error:
-        _failures.append(_Failure(error, overrides, folder))
-        _report(error)
-        if context.mode == RunMode.MULTIRUN:
-            raise  # a sweeper has to know
-        return None
-
-
-def _run(composed: "DictConfig", folder: Path, overrides: Sequence[str]) -> float | None:
-    from podracer.composition import to_mapping
-    from podracer.config import config_from_mapping
-
-    try:
-        config = config_from_mapping(to_mapping(composed))
-        command = ["podracer", "train", *overrides]
-        if config.resume is None:
-            from podracer.api import train
-
-            return train(config, folder, command)["final_return"]
-        return _resume(config, folder, overrides, command)
-    finally:
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # Hydra has made it; a run that is refused or lies elsewhere has put nothing in it
-
-
-def _resume(config: "Config", folder: Path, overrides: Sequence[str], command: Sequence[str]) -> float | None:
-    from podracer.api import resume, train
-    from podracer.checkpoint import latest
-    from podracer.resume import changed_config
-
-    if config.resume != "auto":
-        folder = Path(config.resume)
-        return resume(folder, changed_config(folder, overrides), command)["final_return"]
-    # A job that is started again by the same command: it goes on where it was, or begins.
-    config = dataclasses.replace(config, resume=None)
-    result = train(config, folder, command) if latest(folder) is None else resume(folder, config, command)
-    return result["final_return"]
+        return started.summarise(is_sweep=bool({"-m", "--multirun"} & set(arguments)))
 
 
 def _plan(arguments: list[str]) -> int:
@@ -270,31 +203,6 @@ def _plot(arguments: list[str]) -> int:
 
 
 _COMMANDS = {"train": _train, "plan": _plan, "evaluate": _evaluate, "runs": _runs, "plot": _plot}
-
-
-def _report(error: Exception) -> int:
-    """Prints an error once, a refused setting as its message alone, and gives the exit status."""
-    from podracer.conversion import ConfigError
-
-    if isinstance(error, ConfigError):
-        print(f"podracer: {error}", file=sys.stderr)
-        return _REFUSED
-    traceback.print_exception(error)
-    return _FAILED
-
-
-def _summarise_failures(*, is_sweep: bool) -> int:
-    from podracer.conversion import ConfigError
-
-    if not _failures:
-        return 0
-    if is_sweep:
-        print(f"podracer: {len(_failures)} runs of the sweep failed:", file=sys.stderr)
-        for failure in _failures:
-            reason = str(failure.error).partition("\n")[0]
-            overrides = " ".join(failure.overrides)
-            print(f"  {overrides}  ({failure.folder}): {type(failure.error).__name__}: {reason}", file=sys.stderr)
-    return _REFUSED if all(isinstance(failure.error, ConfigError) for failure in _failures) else _FAILED
 
 
 @contextlib.contextmanager

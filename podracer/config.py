@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from podracer.logging import LoggerConfig
     from podracer.networks.config import NetworkConfig
     from podracer.parallel.mesh import MeshConfig, Topology
+    from podracer.replay.recorder import RecordingConfig
     from podracer.runners.evaluator import EvaluationConfig
 
 # Groups of settings with one schema.
@@ -41,6 +42,7 @@ SECTIONS = {
     "evaluation": "podracer.runners.evaluator:EvaluationConfig",
     "checkpoint": "podracer.checkpoint:CheckpointConfig",
     "faults": "podracer.faults:FaultsConfig",
+    "recording": "podracer.replay.recorder:RecordingConfig",
 }
 
 # Groups whose schema depends on their `name`.
@@ -65,6 +67,7 @@ COMPONENTS = {
         "uniform": "podracer.replay.uniform:Uniform",
         "prioritised": "podracer.replay.prioritised:Prioritised",
         "mixture": "podracer.replay.mixture:Mixture",
+        "dataset": "podracer.replay.dataset:Dataset",
     },
 }
 
@@ -87,6 +90,8 @@ class Settings:
     """Looks for NaNs, compiles as little as possible and acts with one actor: slow, but errors say where."""
     profile: bool = False
     """Writes a JAX trace of updates 10 to 15 into the run's folder."""
+    fail_fast: bool = False
+    """Whether a sweep starts no further run once one has failed."""
     resume: str | None = None
     """Folder of a run to go on with; auto: the run's own folder (hydra.run.dir=...), if it has a checkpoint."""
 
@@ -143,6 +148,7 @@ class Config(Settings):
     evaluation: "EvaluationConfig"
     checkpoint: "CheckpointConfig"
     faults: "FaultsConfig"
+    recording: "RecordingConfig"
     topology: "Topology | None" = None  # the machines to plan for; None is the ones that are there
 
 

@@ -35,7 +35,8 @@ def record_run(config: Config, folder: Path, command: Sequence[str]) -> None:
       ConfigError: the folder is not empty; so two runs never share one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+    # What `podracer.resume.set_aside` has moved away may stay.
+    if any(not path.name.startswith("died-") for path in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: another run has it; choose another folder by hydra.run.dir=...")
     save_config(config, folder / "config.yaml")
     write_json(folder / "provenance.json", {"command": shlex.join(command), **provenance()})

@@ -1,6 +1,7 @@
 """Going on with a run: which of its settings may change, and what is written down about it."""
 
 import datetime
+import itertools
 import json
 import shlex
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ MAY_CHANGE = frozenset(
         "total_env_steps",
         "debug",
         "profile",
+        "fail_fast",
         "resume",
         "logger",
         "evaluation",
@@ -29,6 +31,10 @@ MAY_CHANGE = frozenset(
         "topology",
     }
 )
+
+# What a run writes into its folder; anything else in there is the user's.
+_FILES_OF_A_RUN = ("config.yaml", "plan.json", "provenance.json", "result.json", "metrics*", "events.*", "checkpoints")
+_FILES_OF_A_RUN += ("profile", "wandb", "mlruns", "mlflow*")
 
 
 def changed_config(folder: Path, overrides: Sequence[str]) -> Config:
@@ -68,6 +74,38 @@ def checked(folder: Path, config: Config) -> Config:
             f"those that may change: {', '.join(sorted(MAY_CHANGE - {'resume'}))}"
         )
     return config
+
+
+def completed(folder: Path, config: Config) -> dict[str, Any] | None:
+    """The result of a run that has done what is asked for; None if there is something left to do.
+
+    Raises:
+      ConfigError: the run in the folder has other settings.
+    """
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    done = read_config(folder / "config.yaml")
+    is_done = result.get("status") == "completed" and done.total_env_steps >= checked(folder, config).total_env_steps
+    return result if is_done else None
+
+
+def set_aside(folder: Path, config: Config) -> None:
+    """Moves what a run left that died before its first checkpoint into `died-N`, so that it can begin again.
+
+    Raises:
+      ConfigError: the run in the folder has other settings.
+    """
+    # Only of a folder that a run has claimed: another's is left to `record_run` to refuse.
+    if not (folder / "config.yaml").is_file():
+        return
+    checked(folder, config)
+    number = next(number for number in itertools.count(1) if not (folder / f"died-{number}").exists())
+    left = [path for pattern in _FILES_OF_A_RUN for path in folder.glob(pattern)]
+    (folder / f"died-{number}").mkdir()
+    for path in left:
+        path.rename(folder / f"died-{number}" / path.name)
 
 
 def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:

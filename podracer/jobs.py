@@ -1,0 +1,180 @@
+"""The jobs of `podracer train`: one run, or every run of a sweep, in this process or in those of a launcher.
+
+A job that fails is told of at once by whoever runs it, and again at the end by the command.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from podracer.config import Config
+
+FAILED, REFUSED = 1, 2
+
+# The folder in which the processes of a command leave a file for each failed job; a launcher's processes inherit it.
+_RECORDS = "PODRACER_FAILED_JOBS"
+
+# Errors that this process has told of: Hydra raises them again.
+_reported: list[Exception] = []
+
+
+class Failure(NamedTuple):
+    """A job that failed, or one that was not started since another had failed."""
+
+    overrides: list[str]
+    folder: str
+    error: str  # its type; empty of a job that was not started
+    reason: str  # the first line of its message
+    is_refusal: bool  # of a setting, before anything ran
+
+
+class Jobs:
+    """The jobs of one command: `with Jobs() as jobs`, then `jobs.summarise`."""
+
+    def __enter__(self) -> "Jobs":
+        _reported.clear()
+        self._outer = os.environ.get(_RECORDS)
+        self._folder = tempfile.mkdtemp(prefix="podracer-jobs-")
+        os.environ[_RECORDS] = self._folder
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._outer is None:
+            del os.environ[_RECORDS]
+        else:
+            os.environ[_RECORDS] = self._outer
+
+    def knows(self, error: Exception) -> bool:
+        """Whether an error is that of a job, and so has been told of."""
+        return any(reported is error for reported in _reported) or bool(_failures())
+
+    def summarise(self, *, is_sweep: bool) -> int:
+        """Lists what failed in a sweep, and gives the exit status."""
+        failures = [failure for failure in _failures() if failure.error]
+        skipped = [failure for failure in _failures() if not failure.error]
+        if is_sweep and failures:
+            print(f"podracer: {len(failures)} runs of the sweep failed:", file=sys.stderr)
+            for failure in failures:
+                shown = " ".join(failure.overrides)
+                print(f"  {shown}  ({failure.folder}): {failure.error}: {failure.reason}", file=sys.stderr)
+        if skipped:
+            print(f"podracer: {len(skipped)} runs were not started (fail_fast=true):", file=sys.stderr)
+            print(*(f"  {' '.join(failure.overrides)}" for failure in skipped), sep="\n", file=sys.stderr)
+        if not failures:
+            return 0
+        return REFUSED if all(failure.is_refusal for failure in failures) else FAILED
+
+
+def run(composed: "DictConfig") -> float | None:
+    """Trains once: what Hydra calls for every run of a sweep.
+
+    Returns:
+      The final return, for sweepers that optimise; None if a single run failed.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    context = HydraConfig.get()
+    folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
+    is_sweep = context.mode == RunMode.MULTIRUN
+    if is_sweep:
+        print(f"run {context.job.num} of the sweep: {' '.join(overrides)}", flush=True)
+    if is_sweep and composed.fail_fast and _failures():
+        _record(Failure(overrides, str(folder), "", "", False))
+        _remove_if_empty(folder)
+        return None
+    try:
+        return _train(composed, folder, overrides)
+    except Exception as error:
+        from podracer.conversion import ConfigError
+
+        reason = str(error).partition("\n")[0]
+        _record(Failure(overrides, str(folder), type(error).__name__, reason, isinstance(error, ConfigError)))
+        _reported.append(error)
+        report(error)
+        if is_sweep:
+            raise  # a sweeper has to know
+        return None
+
+
+def report(error: Exception) -> int:
+    """Prints an error once, a refused setting as its message alone, and gives the exit status."""
+    from podracer.conversion import ConfigError
+
+    if isinstance(error, ConfigError):
+        print(f"podracer: {error}", file=sys.stderr)
+        return REFUSED
+    traceback.print_exception(error)
+    return FAILED
+
+
+def _train(composed: "DictConfig", folder: Path, overrides: Sequence[str]) -> float | None:
+    from podracer.composition import to_mapping
+    from podracer.config import config_from_mapping
+
+    try:
+        config = config_from_mapping(to_mapping(composed))
+        command = ["podracer", "train", *overrides]
+        if config.resume is None:
+            from podracer.api import train
+
+            return train(config, folder, command)["final_return"]
+        return _resume(config, folder, overrides, command)
+    finally:
+        _remove_if_empty(folder)  # Hydra has made it; a run that is refused or lies elsewhere has put nothing in it
+
+
+def _resume(config: "Config", folder: Path, overrides: Sequence[str], command: Sequence[str]) -> float | None:
+    from podracer.api import resume, train
+    from podracer.checkpoint import latest
+    from podracer.resume import changed_config, completed, set_aside
+
+    if config.resume != "auto":
+        folder = Path(config.resume)
+        return resume(folder, changed_config(folder, overrides), command)["final_return"]
+    # A job that is started again by the same command: it is done, or goes on where it was, or begins.
+    config = dataclasses.replace(config, resume=None)
+    result: dict[str, Any] | None = completed(folder, config)
+    if result is not None:
+        print(f"{folder} is completed", flush=True)
+    elif latest(folder) is not None:
+        result = resume(folder, config, command)
+    else:
+        set_aside(folder, config)
+        result = train(config, folder, command)
+    return result["final_return"]
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _record(failure: Failure) -> None:
+    records = os.environ.get(_RECORDS)
+    if records is None:
+        return
+    # On a machine of its own, a job finds no such folder; there Hydra alone tells the sweeper.
+    with contextlib.suppress(OSError):
+        number = len(os.listdir(records))
+        path = Path(records) / f"{number:06d}-{os.getpid()}.json"
+        path.write_text(json.dumps(failure._asdict()), encoding="utf-8")
+
+
+def _failures() -> list[Failure]:
+    """What the jobs of this command have left, in the order in which they ended."""
+    records = os.environ.get(_RECORDS)
+    paths = sorted(Path(records).glob("*.json")) if records else []
+    return [Failure(**json.loads(path.read_text(encoding="utf-8"))) for path in paths]
