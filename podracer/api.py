@@ -89,6 +89,9 @@ def _train(
         console = make_console(config.logger, is_writer=is_writer)
         if not is_writer:
             folder = None
+        if run.recorder is not None:
+            with refusals():
+                run.recorder.claim(resumes=saved is not None)
         if folder is not None:
             if saved is None:
                 record_run(config, folder, command)
@@ -109,6 +112,7 @@ def _train(
             config.checkpoint,
             config.faults,
             saved,
+            run.recorder,
         )
         status = "failed"
         try:

@@ -23,13 +23,15 @@ from podracer.parallel.placement import LEARNER_AXIS, actor_devices, learner_mes
 from podracer.parallel.topologies import local_topology
 from podracer.randomness import Role, run_key, shard_key
 from podracer.replay.base import Replay
+from podracer.replay.recorded import Recorded
+from podracer.replay.recorder import Recorder
 from podracer.runner import Runner
 from podracer.runners.anakin import Anakin
 from podracer.runners.evaluator import Evaluate, EvaluationConfig, host_evaluator, jax_evaluator
 from podracer.runners.sebulba import Sebulba
 from podracer.runners.unroll import example_trajectory
 from podracer.spaces import EnvSpec
-from podracer.stores import build_replay
+from podracer.stores import build_recorder, build_replay
 
 JAX_SUITES = {
     "gymnax": "podracer.envs.gymnax",
@@ -71,6 +73,7 @@ class Run:
     agent: Agent
     runner: Runner
     evaluate: Evaluate | None  # None where no episode is asked for
+    recorder: Recorder | None  # None where nothing is recorded
 
 
 def build(config: Config) -> Run:
@@ -84,6 +87,9 @@ def build(config: Config) -> Run:
         run_plan, agent = build_plan(config, environments, config.topology or local_topology())
         mesh = learner_mesh(run_plan)
         replay = build_replay(config, agent, run_plan)
+    recorder = build_recorder(config.recording, run_plan)
+    if recorder is not None:
+        replay = Recorded(store=replay, recorder=recorder, axis_name=agent.axis_name)
     if run_plan.runner == "anakin":
         runner = Anakin(agent, environments.batched, replay, run_plan, mesh, config.runner.build())
     else:
@@ -91,7 +97,7 @@ def build(config: Config) -> Run:
     evaluate = None
     if config.evaluation.num_episodes:
         evaluate = build_evaluator(dataclasses.replace(agent, axis_name=None), environments, config.evaluation)
-    return Run(run_plan, agent, runner, evaluate)
+    return Run(run_plan, agent, runner, evaluate, recorder)
 
 
 def build_plan(config: Config, environments: Environments, topology: Topology) -> tuple[Plan, Agent]:
@@ -117,7 +123,8 @@ def build_plan(config: Config, environments: Environments, topology: Topology) -
     )
     if run_plan.learners > 1:
         agent = dataclasses.replace(agent, axis_name=LEARNER_AXIS)
-    replay = build_replay(config, agent, run_plan)
+    # For its shapes alone, as on one device.
+    replay = build_replay(config, dataclasses.replace(agent, axis_name=None), run_plan)
     held = _memory(run_plan, agent, replay, environments)
     return dataclasses.replace(run_plan, memory=held, replay=replay.summary()), agent
 

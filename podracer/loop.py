@@ -15,6 +15,7 @@ from podracer.faults import FaultsConfig, NonFiniteError
 from podracer.interrupts import Interrupts
 from podracer.logging import Logger, Row, train_values
 from podracer.parallel.mesh import Plan
+from podracer.replay.recorder import Recorder
 from podracer.runner import Due, Episodes, Report, Runner, merge_episodes, no_episodes
 from podracer.runners.evaluator import Evaluate, EvaluationConfig, EvaluationResult
 from podracer.runners.workers import Stopped, Workers, call_in_worker
@@ -64,6 +65,7 @@ class Loop:
         checkpoint: CheckpointConfig | None = None,
         faults: FaultsConfig | None = None,
         saved: Saved | None = None,
+        recorder: Recorder | None = None,
     ):
         """Starts nothing yet.
 
@@ -79,6 +81,7 @@ class Loop:
           checkpoint: when to save the run; None is the default.
           faults: what is done about updates that are not finite; None is the default.
           saved: a checkpoint to go on from; None begins.
+          recorder: what the runner's store records with; None where nothing is recorded.
         """
         self._runner = runner
         self._evaluate = evaluate
@@ -89,6 +92,7 @@ class Loop:
         self._saved = saved
         self._saving = _Saving(plan, checkpoint or CheckpointConfig(), folder, saved)
         self._faults = faults or FaultsConfig()
+        self._recorder = recorder
         self._interrupts = Interrupts()
         self.progress = Progress() if saved is None else Progress.from_plain(saved.meta["progress"])
         if self.progress.updates < plan.updates:
@@ -102,7 +106,8 @@ class Loop:
           KeyboardInterrupt: a signal came. The update in hand was finished and saved if it ended in time.
         """
         self._console.phase("compiling")
-        with self._interrupts, contextlib.closing(self._saving):
+        recorder = self._recorder or contextlib.nullcontext()
+        with self._interrupts, contextlib.closing(self._saving), recorder:
             state = call_in_worker("init", lambda workers: self._start())
             with contextlib.closing(self._trace), contextlib.closing(self._runner.run(state, self._due)) as reports:
                 del state  # it is donated
@@ -149,6 +154,8 @@ class Loop:
         return Due(end, snapshot=True, state=end in saves and self._saving.keeps_state)
 
     def _handle(self, report: Report) -> None:
+        if self._recorder is not None:
+            self._recorder.check()
         values = train_values(report, report.env_steps - self.progress.env_steps)
         first = self.progress.updates + 1
         self._account(report)
@@ -174,6 +181,8 @@ class Loop:
                 episode_return = self._run_evaluation(report, is_final=report.updates == self._evaluations[-1])
         finally:  # what was to be evaluated is kept, also if that fails
             self._interrupts.arrived()
+            if self._recorder is not None and report.state is not None:
+                self._recorder.flush()  # a run that goes on from here finds all that came before
             if is_evaluated or report.state is not None or self._interrupts.requested:
                 self._saving.save(report, self.progress, episode_return)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from podracer.agent import Agent
@@ -11,6 +12,7 @@ from podracer.importing import load_object
 from podracer.parallel.mesh import Plan
 from podracer.replay.base import Replay, ReplaySpec
 from podracer.replay.mixture import shares
+from podracer.replay.recorder import Recorder, RecordingConfig
 from podracer.replay.settings import RatioSettings
 
 # The stores of agents that learn from fresh unrolls; all others are for agents that learn from their past.
@@ -55,6 +57,13 @@ def build_store(component: Component, spec: ReplaySpec | None, axis_name: str | 
     if component.name == MIXTURE:
         built["parts"] = _build_parts(component.settings.get("stores", {}), **built)
     return component.build(**built)
+
+
+def build_recorder(config: RecordingConfig, run_plan: Plan) -> Recorder | None:
+    """Makes what records a run; None where it is not to be recorded."""
+    if config.folder is None:
+        return None
+    return Recorder(Path(config.folder), run_plan.learners, int(config.chunk_mebibytes * 2**20))
 
 
 def replay_spec(agent: Agent, num_envs: int, num_devices: int) -> ReplaySpec:

@@ -30,6 +30,11 @@ def to_arrays(tree: ArrayTree) -> dict[str, np.ndarray]:
     return arrays
 
 
+def leaf_names(tree: ArrayTree) -> list[str]:
+    """The names of all leaves, in the order of `jax.tree.leaves`."""
+    return [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
 def from_arrays(arrays: Arrays, example: ArrayTree, *, check_shapes: bool = True) -> ArrayTree:
     """Builds a tree with the structure of `example`; its leaves are NumPy arrays, and JAX's for random keys.
 

@@ -5,27 +5,25 @@ import numpy as np
 
 from podracer.replay.base import Replay
 from podracer.trees import Arrays, from_arrays
-from podracer.types import Array, ArrayTree, Trajectory
+from podracer.types import Array, ArrayTree
 
 
-def restore(arrays: Arrays, replay: Replay, example: Trajectory, num_devices: int) -> ArrayTree:
+def restore(arrays: Arrays, replay: Replay, example: ArrayTree, num_devices: int) -> ArrayTree:
     """Builds the state of a store that was saved, spread over the devices of this run.
 
     Args:
       arrays: `podracer.trees.to_arrays` of the state, of however many devices.
       replay: the store of this run.
-      example: what is added to one shard.
+      example: shapes of the state of all shards of this run.
       num_devices: of this run.
 
     Raises:
       ValueError: the state is of another store, or of one with other settings.
     """
-    shard = jax.eval_shape(replay.init, example)
-    whole = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices * x.shape[0], *x.shape[1:]), x.dtype), shard)
-    state = from_arrays(arrays, whole, check_shapes=False)
-    if not _same_shapes(state, whole):
+    state = from_arrays(arrays, example, check_shapes=False)
+    if not _same_shapes(state, example):
         state = jax.tree.map(np.asarray, replay.reshard(state, num_devices))
-    if not _same_shapes(state, whole):
+    if not _same_shapes(state, example):
         raise ValueError("the saved store is of another size: replay.* and env.num_envs have to be what they were")
     return state
 

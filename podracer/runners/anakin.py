@@ -90,8 +90,7 @@ class Anakin:
     def restore(self, arrays: Arrays) -> AnakinState:
         """Puts a saved state on the mesh."""
         example = jax.eval_shape(lambda: self.init().device)
-        trajectory = example_trajectory(self.agent, self.env.spec, self.plan.num_envs, self.plan.envs_per_actor)
-        device = restore_device(subtree(arrays, "device"), example, self.replay, trajectory, self.mesh.size)
+        device = restore_device(subtree(arrays, "device"), example, self.replay, self.mesh.size)
         device = put(device, self.mesh, self._specs())
         return AnakinState(device, int(arrays["updates"]), int(arrays["env_steps"]))
 

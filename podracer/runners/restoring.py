@@ -5,19 +5,17 @@ from typing import TypeVar
 from podracer.replay import shards
 from podracer.replay.base import Replay
 from podracer.trees import Arrays, from_arrays, subtree
-from podracer.types import Trajectory
 
 State = TypeVar("State")
 
 
-def restore_device(arrays: Arrays, example: State, replay: Replay, trajectory: Trajectory, num_devices: int) -> State:
+def restore_device(arrays: Arrays, example: State, replay: Replay, num_devices: int) -> State:
     """Builds the state that a runner's program carries; the store is spread over the devices anew.
 
     Args:
       arrays: of a state that was saved.
       example: the state of this run, shapes only; a named tuple with a field `replay`.
       replay: the store of this run.
-      trajectory: shapes of what a device adds to it.
       num_devices: learner devices of this run.
 
     Raises:
@@ -25,4 +23,4 @@ def restore_device(arrays: Arrays, example: State, replay: Replay, trajectory: T
     """
     rest = {name: array for name, array in arrays.items() if not name.startswith("replay/")}
     state = from_arrays(rest, example._replace(replay=()))
-    return state._replace(replay=shards.restore(subtree(arrays, "replay"), replay, trajectory, num_devices))
+    return state._replace(replay=shards.restore(subtree(arrays, "replay"), replay, example.replay, num_devices))

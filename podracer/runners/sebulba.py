@@ -100,7 +100,7 @@ class Sebulba:
     def restore(self, arrays: Arrays) -> SebulbaState:
         """Puts a saved state on the devices. With another number of actors or pieces, the actors begin anew."""
         example = jax.eval_shape(lambda: self.init().device)
-        device = restore_device(subtree(arrays, "device"), example, self.replay, self.example, self.mesh.size)
+        device = restore_device(subtree(arrays, "device"), example, self.replay, self.mesh.size)
         device = put(device, self.mesh, self._specs())
         state = SebulbaState(device, int(arrays["updates"]), int(arrays["env_steps"]))
         actors = tuple(subtree(arrays, "actors", name) for name in children(subtree(arrays, "actors")))

@@ -1,12 +1,17 @@
 """Every file under `configs/` makes a run: an environment, an agent, a plan, and the shapes of all it will hold."""
 
+from pathlib import Path
+
 import jax
+import numpy as np
 import pytest
 
 from podracer import build
 from podracer.config import load_config
 from podracer.locations import config_files
 from podracer.parallel.mesh import Topology
+from podracer.runners.unroll import example_trajectory
+from tests.replay.recordings import record
 
 OPTIONS = [option for option, _ in config_files() if "/" in option]
 # What a file leaves to the user, or needs beside it.
@@ -21,10 +26,23 @@ GIVEN = {
     "network/impala_resnet": IMAGES,
     "network/minatar_cnn": IMAGES,
     "network/nature_cnn": IMAGES,
+    "replay/dataset": ["agent=sac"],
     "replay/mixture": ["agent=sac", "replay.stores={one:{name:uniform,proportion:1}}"],
     "replay/prioritised": ["agent=sac"],
     "replay/uniform": ["agent=sac"],
 }
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory) -> Path:
+    """Of the environment that is the default, by an agent that records nothing of its own."""
+    config = load_config(["agent=sac"])
+    environments = build.build_environments(config)
+    agent = build.build_agent(config, environments, "cpu")
+    example = example_trajectory(agent, environments.spec, 2, 2)
+    folder = tmp_path_factory.mktemp("recording")
+    record(folder, [[jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), example)]])
+    return folder
 
 
 def overrides(option: str) -> list[str]:
@@ -45,8 +63,8 @@ def make_plan(option: str, *more: str) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_contract_viii_every_file_makes_a_run(option):
-    make_plan(option)
+def test_contract_viii_every_file_makes_a_run(option, recording):
+    make_plan(option, *[f"replay.folder={recording}"] * (option == "replay/dataset"))
 
 
 @pytest.mark.parametrize(
