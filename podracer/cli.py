@@ -202,7 +202,20 @@ def _plot(arguments: list[str]) -> int:
     return plot(arguments)
 
 
-_COMMANDS = {"train": _train, "plan": _plan, "evaluate": _evaluate, "runs": _runs, "plot": _plot}
+def _compare(arguments: list[str]) -> int:
+    from podracer.analysis.command import compare
+
+    return compare(arguments, _train)
+
+
+_COMMANDS = {
+    "train": _train,
+    "plan": _plan,
+    "evaluate": _evaluate,
+    "runs": _runs,
+    "plot": _plot,
+    "compare": _compare,
+}
 
 
 @contextlib.contextmanager

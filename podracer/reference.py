@@ -20,6 +20,7 @@ usage:
   podracer train    resume=RUN_FOLDER                         go on with a run that ended or was killed
   podracer evaluate RUN_FOLDER [--checkpoint WHICH] [--episodes N] [--seed S] [--sample] [--table]
   podracer runs     [FOLDER] [--json]                         list runs: status, steps, return, age
+  podracer compare  FOLDER... | KEY=VALUE,...                 a report of runs; overrides make them first
   podracer plot     FOLDER... [--group-by KEYS] [--out FILE]  curves and scores of runs, with intervals
   podracer --version | --help
 

@@ -76,7 +76,7 @@ def test_version_and_unknown_commands(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("podracer 0.")
     assert cli.main(["trian"]) == 2
-    assert "train, plan, evaluate, runs, plot" in capsys.readouterr().err
+    assert "train, plan, evaluate, runs, plot, compare" in capsys.readouterr().err
 
 
 def test_C01_a_run_saves_its_configuration_and_where_it_comes_from(train, tmp_path):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -68,8 +68,8 @@ def lines(groups: Mapping[str, Sequence[Logged]], style: Style) -> dict[str, dic
     return dict(sorted(result.items()))
 
 
-def draw(drawn: Mapping[str, Mapping[str, Line]], style: Style, path: Path) -> None:
-    """Draws the panels into an image file; its suffix says which kind."""
+def draw(drawn: Mapping[str, Mapping[str, Line]], style: Style, out: Path | TextIO) -> None:
+    """Draws the panels into an image file, whose suffix says which kind, or as SVG into a text stream."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -89,7 +89,7 @@ def draw(drawn: Mapping[str, Mapping[str, Line]], style: Style, path: Path) -> N
         axis.set_ylabel(style.y.replace("_", " "))
     figure.suptitle(describe(style), fontsize=9)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(out, dpi=110, format=None if isinstance(out, Path) else "svg")
     plt.close(figure)
 
 
