@@ -220,6 +220,7 @@ def result_entries(result: Mapping[str, Any], folder: Path | None) -> Sequence[t
         ("final return", text("final_return", lambda value: number(value) + spread)),
         ("best return", text("best_return", number)),
         ("policy lag", text("policy_lag_mean", lambda value: f"{value:.1f} updates{largest_lag}")),
+        ("advice", text("advice", str)),
         ("folder", "" if folder is None else str(folder)),
     ]
     return [(name, shown) for name, shown in entries if shown]

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from podracer.advice import advise
 from podracer.checkpoint import CheckpointConfig, Checkpoints, Saved
 from podracer.faults import FaultsConfig, NonFiniteError
 from podracer.interrupts import Interrupts
@@ -40,6 +41,7 @@ class Progress:
     policy_lag_sum: float = 0.0
     policy_lag_max: float = 0.0
     wall_seconds: float = 0.0  # up to the last report
+    seconds: dict[str, float] = field(default_factory=dict)  # by activity, as rows name them
 
     def to_plain(self) -> dict[str, Any]:
         return {**vars(self), "episodes": list(self.episodes)}
@@ -84,6 +86,7 @@ class Loop:
           recorder: what the runner's store records with; None where nothing is recorded.
         """
         self._runner = runner
+        self._plan = plan
         self._evaluate = evaluate
         self._evaluations = evaluation_updates(plan.updates, evaluation)
         self._trace = _Trace(folder / "profile" if profile and folder is not None else None, plan.updates)
@@ -136,6 +139,7 @@ class Loop:
             "policy_lag_mean": progress.policy_lag_sum / max(progress.updates, 1),
             "policy_lag_max": progress.policy_lag_max,
             "wall_seconds": self._wall_seconds(),
+            "advice": advice.text if (advice := advise(self._plan, progress.seconds)) else None,
         }
 
     def _start(self) -> Any:
@@ -192,6 +196,8 @@ class Loop:
             progress.steady_seconds += seconds
             progress.steady_env_steps += report.env_steps - progress.env_steps
         progress.train_seconds += seconds
+        for name, value in report.timings.items():
+            progress.seconds[name] = progress.seconds.get(name, 0.0) + value
         progress.compile_seconds += report.timings.get("compile_seconds", 0.0)
         progress.policy_lag_sum += report.metrics.get("policy_lag_mean", 0.0) * (report.updates - progress.updates)
         progress.policy_lag_max = max(progress.policy_lag_max, report.metrics.get("policy_lag_max", 0.0))

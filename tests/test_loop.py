@@ -26,7 +26,7 @@ class FakeRunner:
     """Makes `updates` updates of 10 environment steps, in chunks of at most `chunk`."""
 
     def __init__(self, updates, chunk=4):
-        self.plan = SimpleNamespace(updates=updates, env_steps_per_update=10)
+        self.plan = SimpleNamespace(runner="anakin", updates=updates, env_steps_per_update=10)
         self.closed = False
         self.chunks = []
         self._chunk = chunk
