@@ -1,5 +1,6 @@
 """Heads: from a torso's vector to a policy and a value. For the values of actions see `action_values.py`."""
 
+import math
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -22,6 +23,8 @@ _policy_init = nn.initializers.orthogonal(0.01)
 _value_init = nn.initializers.orthogonal(1.0)
 # Where the logarithm of a learned standard deviation is clipped, after SAC, arXiv 1801.01290.
 _LOG_STD_BOUNDS = (-5.0, 2.0)
+# Of uniform actions in [-1, 1]: 1 / √3. Much of a wider distribution without bounds is outside of them.
+_UNIFORM_LOG_STD = -0.5 * math.log(3.0)
 
 
 class PolicyHead(nn.Module):
@@ -55,9 +58,11 @@ class PolicyHead(nn.Module):
             log_std = self.param("log_std", nn.initializers.zeros, (size,))
             std = jnp.broadcast_to(jnp.exp(log_std), mean.shape)
             return DiagonalNormal(mean, std)
-        log_std = nn.Dense(size, kernel_init=_policy_init)(x)
+        is_squashed = self.continuous == "tanh_normal"
+        bias_init = nn.initializers.constant(0.0 if is_squashed else _UNIFORM_LOG_STD)
+        log_std = nn.Dense(size, kernel_init=_policy_init, bias_init=bias_init)(x)
         std = jnp.exp(jnp.clip(log_std, *_LOG_STD_BOUNDS))
-        return TanhNormal(mean, std) if self.continuous == "tanh_normal" else DiagonalNormal(mean, std)
+        return TanhNormal(mean, std) if is_squashed else DiagonalNormal(mean, std)
 
 
 class ValueHead(nn.Module):

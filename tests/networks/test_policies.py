@@ -50,6 +50,14 @@ def test_the_deviation_depends_on_the_observation_where_it_should(key, continuou
     assert np.all(std[0] != std[1]) == depends
 
 
+def test_an_unbounded_policy_begins_as_wide_as_uniform_actions(key):
+    network = policy_network(NETWORK, _spec(VECTOR), "state_normal")
+    observation = _draw(50, 3)
+    policy = network.apply(network.init(key, observation), observation)
+    # Uniform on [-1, 1]: variance 4 / 12
+    np.testing.assert_allclose(policy.std, np.sqrt(1 / 3), rtol=0.1)
+
+
 def test_a_deterministic_policy_stays_in_bounds_and_begins_in_their_middle(key):
     network = deterministic_policy(NETWORK, _spec({"image": Box((10, 10, 4), np.uint8), "vector": VECTOR}))
     observation = {"image": np.full((5, 4, 10, 10, 4), 255, np.uint8), "vector": _draw(5, 4, 3)}
