@@ -43,7 +43,7 @@ def test_a_checkpoint_comes_back(tmp_path):
     np.testing.assert_array_equal(saved.state["x"], [0, 2, 4])
 
 
-def test_parameters_come_back_as_they_were_on_the_first_device(tmp_path):
+def test_D01_parameters_come_back_as_they_were_on_the_first_device(tmp_path):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[2:6]), ("learner",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     checkpoints = Checkpoints(tmp_path, CheckpointConfig())
@@ -138,7 +138,7 @@ for n in range(1, 10**6):
 """
 
 
-def test_B20_a_kill_at_any_instant_leaves_a_complete_checkpoint(tmp_path):
+def test_D03_a_kill_at_any_instant_leaves_a_complete_checkpoint(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     while int(process.stdout.readline()) < 3:
         pass
@@ -159,7 +159,7 @@ sys.exit(cli.main(["train", "resume=" + sys.argv[1], "total_env_steps=640"]))
 """
 
 
-def test_a_disk_that_is_full_ends_the_run_and_keeps_the_last_checkpoint(tmp_path):
+def test_D03_a_disk_that_is_full_ends_the_run_and_keeps_the_last_checkpoint(tmp_path):
     settings = ["env=catch", "env.num_envs=8", "agent.unroll_length=8", "agent.num_minibatches=1", "logger=quiet"]
     settings += ["network=mlp", "network.hidden_sizes=[300,300]", "evaluation.num_episodes=0", "total_env_steps=320"]
     podracer.train(podracer.load_config([*settings, "mesh.learner=1"]), tmp_path)

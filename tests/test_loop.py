@@ -250,7 +250,7 @@ def test_a_run_is_saved_when_its_period_in_seconds_ends(tmp_path, monkeypatch):
     assert saved == [5]
 
 
-def test_a_signal_lets_the_update_in_hand_end_and_saves_it(tmp_path, monkeypatch):
+def test_B04_a_signal_lets_the_update_in_hand_end_and_saves_it(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append((updates, rest[1] is not None)))
     runner, rows = FakeRunner(1000), Rows()
@@ -268,7 +268,7 @@ def test_a_signal_lets_the_update_in_hand_end_and_saves_it(tmp_path, monkeypatch
     assert runner.closed and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_during_an_evaluation_ends_it_and_saves_the_run(tmp_path, monkeypatch):
+def test_B04_a_signal_during_an_evaluation_ends_it_and_saves_the_run(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append((updates, rest[-1])))
 
@@ -287,7 +287,7 @@ def test_a_signal_during_an_evaluation_ends_it_and_saves_the_run(tmp_path, monke
     assert saved == [(4, None)] and rows.updates("evaluation") == []
 
 
-def test_a_second_signal_ends_a_run_at_once(monkeypatch, tmp_path):
+def test_B04_a_second_signal_ends_a_run_at_once(monkeypatch, tmp_path):
     saved = []
     monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append(updates))
     rows = Rows()
@@ -310,7 +310,7 @@ class Skipping(FakeRunner):
             yield report._replace(counters={"skipped_updates": 2 if report.updates == 8 else 0})
 
 
-def test_updates_that_are_not_finite_end_the_run_and_no_checkpoint_follows(tmp_path, monkeypatch):
+def test_E11_updates_that_are_not_finite_end_the_run_and_no_checkpoint_follows(tmp_path, monkeypatch):
     saved, rows = [], Rows()
     monkeypatch.setattr(Checkpoints, "save", lambda self, updates, *rest: saved.append(updates))
     config = CheckpointConfig(period_env_steps=40)

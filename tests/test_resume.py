@@ -72,7 +72,7 @@ def test_rows_after_the_checkpoint_come_once(monkeypatch, tmp_path):
     assert [row["updates"] for row in rows(tmp_path)] == list(range(1, 21))
 
 
-def test_budget_logging_and_evaluation_may_change_and_are_recorded(monkeypatch, tmp_path):
+def test_C11_budget_logging_and_evaluation_may_change_and_are_recorded(monkeypatch, tmp_path):
     interrupted(monkeypatch, tmp_path, ANAKIN)
     changed = ["total_env_steps=480", "evaluation.num_episodes=4", "logger.tensorboard=false"]
     result = api.resume(tmp_path, changed_config(tmp_path, [*changed, "resume=x", "hydra.run.dir=y"]))
@@ -83,7 +83,7 @@ def test_budget_logging_and_evaluation_may_change_and_are_recorded(monkeypatch, 
     assert resumed["changed"]["total_env_steps"] == [320, 480]
 
 
-def test_other_settings_are_refused_with_the_list(monkeypatch, tmp_path):
+def test_C11_other_settings_are_refused_with_the_list(monkeypatch, tmp_path):
     interrupted(monkeypatch, tmp_path, ANAKIN)
     with pytest.raises(ConfigError) as refused:
         changed_config(tmp_path, ["seed=5", "env.num_envs=8", "total_env_steps=1000"])

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from podracer.randomness import run_key
@@ -64,3 +65,27 @@ def test_shapes_are_compared_unless_they_may_differ():
     with pytest.raises(ValueError, match=r"a is float64\[2, 3\] in place of float64\[3, 2\]"):
         from_arrays(arrays, {"a": np.zeros((3, 2))})
     assert from_arrays(arrays, {"a": np.zeros((3, 2))}, check_shapes=False)["a"].shape == (2, 3)
+
+
+def test_D02_an_optimiser_keeps_its_containers_and_compiles_nothing_anew():
+    """Tuples and NamedTuples are what the optimiser's `update` unpacks, so the structure has to come back exactly."""
+    masked = optax.masked(optax.add_decayed_weights(1e-2), {"w": True, "b": False})
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), masked, optax.inject_hyperparams(optax.adam)(1e-2))
+    traces = []
+
+    @jax.jit
+    def step(params, state):
+        traces.append(None)
+        updates, state = optimiser.update(jax.tree.map(lambda p: p + 1, params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = {"w": jnp.arange(3.0), "b": jnp.float32(1)}
+    fresh = optimiser.init(params)
+    params, state = step(*step(params, fresh))
+    traced = len(traces)
+    restored = from_arrays(to_arrays((params, state)), (params, fresh))
+    assert jax.tree.structure(restored[1]) == jax.tree.structure(fresh)
+    restored = jax.tree.map(jnp.asarray, restored)
+    expected, got = step(params, state), step(*restored)
+    assert len(traces) == traced
+    jax.tree.map(np.testing.assert_array_equal, got, expected)

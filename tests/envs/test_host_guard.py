@@ -69,7 +69,7 @@ def guarded(wrong, *, faulty=1, **config):
 
 
 @pytest.mark.parametrize("wrong", FAULTS)
-def test_a_fault_ends_the_run_and_says_where(wrong):
+def test_E11_a_fault_ends_the_run_and_says_where(wrong):
     env, _ = guarded(wrong)
     env.reset(np.arange(2))
     env.step(ACTION)
@@ -81,7 +81,7 @@ def test_a_fault_ends_the_run_and_says_where(wrong):
 
 
 @pytest.mark.parametrize("wrong", FAULTS)
-def test_B04_a_fault_starts_new_episodes_with_other_seeds(wrong):
+def test_E11_a_fault_starts_new_episodes_with_other_seeds(wrong):
     env, made = guarded(wrong, environment="restart")
     first = env.reset(np.arange(2))
     steps = [first, *(env.step(ACTION) for _ in range(5))]

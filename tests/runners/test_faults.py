@@ -29,7 +29,7 @@ class Poisoned(RecordingAgent):
 
 @pytest.mark.parametrize("devices", [(0,), (0, 1)])
 @pytest.mark.parametrize("runner", ["anakin", "sebulba"])
-def test_an_update_that_is_not_finite_is_not_made_and_counted(runner, devices):
+def test_E11_an_update_that_is_not_finite_is_not_made_and_counted(runner, devices):
     if runner == "anakin":
         reports = run_all(make_anakin(Poisoned(), learners=devices, updates=5))
     else:
@@ -39,7 +39,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_counted(runner, devices):
     assert np.isfinite(learner["weight"]).all() and int(learner["updates"]) == 4  # all of it is as it was before
 
 
-def test_environments_that_are_started_again_are_counted():
+def test_B05_environments_that_are_started_again_are_counted():
     faults = FaultsConfig(environment="restart")
     made = []
 

@@ -75,7 +75,7 @@ def test_B01_an_environment_that_raises_ends_the_process_with_its_traceback(tmp_
 @pytest.mark.parametrize(
     ("runner", "number"), [(["env.num_envs=4"], signal.SIGINT), (HOST, signal.SIGTERM)], ids=["anakin", "sebulba"]
 )
-def test_a_signal_ends_the_process_at_once(tmp_path, runner, number):
+def test_B04_a_signal_ends_the_process_at_once(tmp_path, runner, number):
     process = start(tmp_path, *TINY, *runner, "total_env_steps=1e12", "evaluation.num_evaluations=0")
     wait_for_rows(process, tmp_path, 3)
     started = time.monotonic()

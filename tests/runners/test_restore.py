@@ -63,7 +63,7 @@ CASES += [("anakin", "ppo", GRU), ("fixed lag 1", "impala", GRU), ("lockstep", "
 
 
 @pytest.mark.parametrize(("runner", "agent", "core"), CASES)
-def test_20_updates_equal_10_and_10(runner, agent, core):
+def test_B27_20_updates_equal_10_and_10(runner, agent, core):
     overrides = [*RUNNERS[runner], *(AGENTS | REPLAY_AGENTS)[agent], *core]
     whole = make(overrides)
     metrics, end = train(whole, whole.init(), 20)
@@ -76,7 +76,7 @@ def test_20_updates_equal_10_and_10(runner, agent, core):
 
 
 @pytest.mark.parametrize("runner", ["anakin", "sebulba"])
-def test_20_updates_equal_10_and_10_on_several_devices(runner):
+def test_B27_20_updates_equal_10_and_10_on_several_devices(runner):
     overrides = [f"runner={runner}", *AGENTS["ppo"], *DEVICES[runner]]
     whole, first, second = (make(overrides) for _ in range(3))
     metrics, end = train(whole, whole.init(), 20)
@@ -110,7 +110,7 @@ def test_lag_unrolls_wait_at_an_update():
 @pytest.mark.parametrize(
     ("before", "after"), [("mesh.learner=2", "mesh.learner=1"), ("mesh.learner=1", "mesh.learner=4")]
 )
-def test_a_run_goes_on_with_other_devices(before, after):
+def test_D01_a_run_goes_on_with_other_devices(before, after):
     first = make([*RUNNERS["anakin"], *AGENTS["ppo"], before])
     _, arrays = train(first, first.init(), 3)
     second = make([*RUNNERS["anakin"], *AGENTS["ppo"], after])
@@ -130,7 +130,7 @@ def test_with_other_actors_episodes_begin_anew():
     assert list(train(second, state, 5)[0]) == [4, 5]
 
 
-def test_mode_free_goes_on_with_every_unroll_once():
+def test_B05_mode_free_goes_on_with_every_unroll_once():
     config = dict(config=load_config(["runner=sebulba", "runner.mode=free", "runner.queue_size=3"]).runner.build())
     runner = make_sebulba(Factory(2), threads=2, envs_per_actor=2, updates=12, **config)
     _, arrays = train(runner, runner.init(), 6)
@@ -143,7 +143,7 @@ def test_mode_free_goes_on_with_every_unroll_once():
     assert run_all(again, state=again.restore(arrays), due=lambda updates: Due(FAR))[-1].updates == 12
 
 
-def test_B05_host_environments_start_new_episodes_with_other_seeds():
+def test_B27_host_environments_start_new_episodes_with_other_seeds():
     first, second = Factory(2), Factory(2)
     runner = make_sebulba(first, envs_per_actor=2, updates=12)
     _, arrays = train(runner, runner.init(), 6)
