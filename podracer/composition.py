@@ -7,6 +7,7 @@ needs no `+`, although no default is written down a second time, and Hydra's own
 
 import contextlib
 import functools
+import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,8 @@ from podracer.locations import config_files
 PRIMARY = "podracer"
 HYDRA_VERSION_BASE = "1.3"
 _EXPERIMENT = "experiment"
+# The environment variable that holds `run_suffix`, while a command runs.
+RUN_SUFFIX = "PODRACER_RUN_SUFFIX"
 
 
 class Known(NamedTuple):
@@ -145,8 +148,11 @@ def register() -> Known:
 
 @functools.cache
 def run_suffix() -> str:
-    """Tells runs apart that start in the same second; one a process, so that a sweep has one folder."""
-    return secrets.token_hex(4)
+    """Tells runs apart that start in the same second; one a command, so that a sweep has one folder.
+
+    The processes of a launcher inherit it from the command that started them.
+    """
+    return os.environ.get(RUN_SUFFIX) or secrets.token_hex(4)
 
 
 def _primary(content: dict[str, Any], known: Known) -> dict[str, Any]:

@@ -43,18 +43,22 @@ class Jobs:
     """The jobs of one command: `with Jobs() as jobs`, then `jobs.summarise`."""
 
     def __enter__(self) -> "Jobs":
+        from podracer.composition import RUN_SUFFIX, run_suffix
+
         _reported.clear()
-        self._outer = os.environ.get(_RECORDS)
         self._folder = tempfile.mkdtemp(prefix="podracer-jobs-")
-        os.environ[_RECORDS] = self._folder
+        inherited = {_RECORDS: self._folder, RUN_SUFFIX: run_suffix()}
+        self._outer = {name: os.environ.get(name) for name in inherited}
+        os.environ |= inherited
         return self
 
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self._outer is None:
-            del os.environ[_RECORDS]
-        else:
-            os.environ[_RECORDS] = self._outer
+        for name, value in self._outer.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
     def knows(self, error: Exception) -> bool:
         """Whether an error is that of a job, and so has been told of."""

@@ -1,7 +1,9 @@
 """The runs of a sweep: one that fails, one that is started again. Training is a double that says what it got."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,10 +48,13 @@ def test_C05_fail_fast_starts_no_further_run(train, capsys):
     assert train.seeds == [0, 1]
     printed = capsys.readouterr().err
     assert "1 runs of the sweep failed" in printed and "RuntimeError: the second one" in printed
-    assert (
-        printed.partition("2 runs were not started")[2].split()
-        == ["(fail_fast=true):", "seed=2", "fail_fast=True", "seed=3", "fail_fast=True"]
-    )
+    assert printed.partition("2 runs were not started")[2].split() == [
+        "(fail_fast=true):",
+        "seed=2",
+        "fail_fast=True",
+        "seed=3",
+        "fail_fast=True",
+    ]
 
 
 def test_fail_fast_is_of_one_sweep(train):
@@ -102,3 +107,16 @@ def test_only_what_a_run_wrote_is_set_aside(tmp_path):
 def test_a_failure_can_be_told_of_by_another_process():
     failure = Failure(["seed=1"], "runs/a", "RuntimeError", "no luck", False)
     assert Failure(**json.loads(json.dumps(failure._asdict()))) == failure
+
+
+def test_C05_processes_of_a_launcher_share_a_folder_and_tell_of_failures(tmp_path, monkeypatch, capfd):
+    """Joblib's own processes: both runs are refused, and the command says so at its end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    command = ["train", "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=0,1", "mesh.learner=999"]
+    assert cli.main(command) == 2
+    summary = capfd.readouterr().err.partition("2 runs of the sweep failed")[2]
+    folders = re.findall(r"\((\S+)\): ConfigError", summary)
+    assert sorted(Path(folder).name for folder in folders) == ["0", "1"]
+    assert len({Path(folder).parent for folder in folders}) == 1
