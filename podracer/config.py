@@ -68,6 +68,7 @@ COMPONENTS = {
         "prioritised": "podracer.replay.prioritised:Prioritised",
         "mixture": "podracer.replay.mixture:Mixture",
         "dataset": "podracer.replay.dataset:Dataset",
+        "host": "podracer.replay.host:Host",
     },
 }
 

@@ -17,7 +17,7 @@ from podracer.replay.settings import RatioSettings
 
 # The stores of agents that learn from fresh unrolls; all others are for agents that learn from their past.
 FRESH = ("on_policy", "queue")
-MIXTURE = "mixture"
+MIXTURE, HOST = "mixture", "host"
 # What an agent may say of the sequences that it learns from, beside their length: see `ReplaySpec`.
 _REPLAY_WISHES = ("sequence_period", "transitions_per_sequence", "episode_ends", "samples_per_insert")
 
@@ -35,6 +35,13 @@ def build_replay(config: Config, agent: Agent, run_plan: Plan) -> Replay:
         raise ConfigError(
             f"agent={config.agent.name} learns from {source}, which replay={name} is not for; "
             f"use replay={' or '.join(others)}"
+        )
+    parts = config.replay.settings.get("stores", {}) if name == MIXTURE else {}
+    names = [name, *(part["name"] for part in parts.values() if isinstance(part, Mapping) and "name" in part)]
+    if HOST in names and config.checkpoint.enabled:
+        raise ConfigError(
+            f"replay={HOST} holds its steps where no checkpoint saves them, so that a run cannot go on from one; "
+            "set checkpoint.enabled=false, which saves the actors' parameters only"
         )
     spec = replay_spec(agent, run_plan.num_envs, run_plan.learners) if learns_from_past else None
     return build_store(config.replay, spec, agent.axis_name)

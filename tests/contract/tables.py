@@ -140,6 +140,7 @@ REPLAYS = {
     "queue_of_two": ("replay=queue", "replay.capacity_unrolls=2"),
     "uniform": ("replay=uniform", *_SMALL_STORE),
     "prioritised": ("replay=prioritised", *_SMALL_STORE),
+    "host": ("replay=host", *_SMALL_STORE),
     "mixture": ("replay=mixture", "replay.learning_starts=0", f"replay.stores={_MIXED}"),
 }
 

@@ -27,6 +27,7 @@ GIVEN = {
     "network/minatar_cnn": IMAGES,
     "network/nature_cnn": IMAGES,
     "replay/dataset": ["agent=sac"],
+    "replay/host": ["agent=sac", "checkpoint.enabled=false"],
     "replay/mixture": ["agent=sac", "replay.stores={one:{name:uniform,proportion:1}}"],
     "replay/prioritised": ["agent=sac"],
     "replay/uniform": ["agent=sac"],
