@@ -55,8 +55,8 @@ class Prioritised(StoreSettings):
         newest = jnp.where(largest > 0, largest, 1.0)
         rows, is_start = ring.find_starts(stored, self.spec, self.spec.unroll_length)
         # What was written over starts nothing until its sequence is complete.
-        unreadable = ring.unreadable_rows(stored, self.spec)
-        rows = jnp.concatenate([rows, unreadable])
+        unreadable = ring.unreadable_starts(stored, self.spec)
+        rows = jnp.concatenate([jnp.where(rows < self.num_rows, rows, unreadable[0]), unreadable])
         is_start = jnp.pad(is_start, [(0, unreadable.size), (0, 0)])
         num_envs = is_start.shape[1]
         positions = rows[:, None] * num_envs + jnp.arange(num_envs)[None]

@@ -30,8 +30,8 @@ class Ring(NamedTuple):
 class Starts(NamedTuple):
     """Rows of which it has become known whether sequences start there."""
 
-    rows: Array  # [T] int32, neighbours in the ring
-    is_start: Array  # [T, B] bool
+    rows: Array  # [K] int32; C where there is none
+    is_start: Array  # [K, B] bool
 
 
 def num_rows(capacity: int, spec: ReplaySpec) -> int:
@@ -96,34 +96,41 @@ def find_starts(ring: Ring, spec: ReplaySpec, length: int) -> Starts:
 
     Of a trajectory these are T rows: each is looked at when the last row of the sequence is written.
     """
-    span = spec.sequence_length - 1
-    timestep = ring.steps.timestep
-    age = length + span - 1 - jnp.arange(length + span)  # [T+S] rows back from the newest
-    rows = (ring.head[0] - 1 - age) % timestep.reward.shape[0]
-    valid = valid_transitions(timestep.step_type[rows], timestep.discount[rows])  # [T+S-1, B]
-    if spec.episode_ends == "mask":
-        is_start = valid[:length]
-    else:
-        counts = jnp.pad(jnp.cumsum(valid, axis=0, dtype=jnp.int32), [(1, 0), (0, 0)])
-        num_valid = counts[span:] - counts[:-span]  # [T, B] transitions of each sequence
-        is_start = num_valid == span if spec.episode_ends == "cut" else num_valid > 0
-    rows, age = rows[:length], age[:length]
-    is_readable = (age < ring.filled[0] - _rows_before(spec)) & (rows % spec.sequence_period == 0)
-    return Starts(rows, is_start & is_readable[:, None])
+    span, timestep = spec.sequence_length - 1, ring.steps.timestep
+    first = ring.head[0] - length - span
+    offset = _offsets_of_starts(first, length, spec)  # [K]
+    rows = (first + offset) % _rows(ring)
+    looks_at = jnp.arange(2 if spec.episode_ends == "mask" else spec.sequence_length)[:, None]  # [L, 1]
+    seen = (rows[None] + looks_at) % _rows(ring)
+    valid = valid_transitions(timestep.step_type[seen], timestep.discount[seen])  # [L-1, K, B]
+    is_start = jnp.any(valid, axis=0) if spec.episode_ends == "reset" else jnp.all(valid, axis=0)
+    age = length + span - 1 - offset  # rows back from the newest
+    is_readable = (offset < length) & (age < ring.filled[0] - _rows_before(spec))
+    return Starts(jnp.where(offset < length, rows, _rows(ring)), is_start & is_readable[:, None])
 
 
-def readable_rows(ring: Ring, spec: ReplaySpec) -> tuple[Array, Array]:
-    """`[]` int32 each: the oldest row, and how many from it on could start a sequence that is written whole."""
-    rows = ring.steps.timestep.reward.shape[0]
+def readable_starts(ring: Ring, spec: ReplaySpec) -> tuple[Array, Array]:
+    """`[]` int32 each: the oldest row, by its number among those that may start a sequence that is written whole, and
+    how many follow it, itself included.
+    """
     before = _rows_before(spec)
-    oldest = (ring.head[0] - ring.filled[0] + before) % rows
-    return oldest, jnp.maximum(ring.filled[0] - before - (spec.sequence_length - 1), 0)
+    oldest = ring.head[0] - ring.filled[0] + before
+    readable = ring.filled[0] - before - (spec.sequence_length - 1)
+    skipped = -oldest % spec.sequence_period
+    number = -((skipped - readable) // spec.sequence_period)
+    return (oldest + skipped) % _rows(ring) // spec.sequence_period, jnp.maximum(number, 0)
 
 
-def unreadable_rows(ring: Ring, spec: ReplaySpec) -> Array:
-    """`[S]` int32 rows that a trajectory made unreadable as starts, or left so: around the one that is written next."""
+def unreadable_starts(ring: Ring, spec: ReplaySpec) -> Array:
+    """`[K]` int32 rows that start nothing until more is written, around the one that is written next.
+
+    They are all rows that a trajectory made so, or left so, and that may start a sequence at another time.
+    """
     span, before = spec.sequence_length - 1, _rows_before(spec)
-    return (ring.head[0] + jnp.arange(-span, before)) % ring.steps.timestep.reward.shape[0]
+    first = ring.head[0] - span
+    offset = _offsets_of_starts(first, span + before, spec)
+    # In place of those that are none, the newest row: it is among the unreadable ones.
+    return (first + jnp.where(offset < span + before, offset, span - 1)) % _rows(ring)
 
 
 def size(ring: Ring) -> Array:
@@ -142,14 +149,15 @@ def read(ring: Ring, positions: Array, spec: ReplaySpec) -> Trajectory:
     Returns:
       `[sequence_length, N, ...]`.
     """
-    rows, num_envs = ring.steps.timestep.reward.shape
-    row, column = positions // num_envs, positions % num_envs
-    length = spec.sequence_length
+    num_envs = ring.steps.timestep.reward.shape[1]
+    length, size = spec.sequence_length, _rows(ring) * num_envs
     offsets = jnp.arange(length)[:, None]  # [L, 1]
 
     def gather(leaf: Array, offsets: Array) -> Array:
-        flat = leaf.reshape(rows * num_envs, *leaf.shape[2:])
-        at = (row[None] + offsets) % rows * num_envs + column[None]  # [L, N]
+        flat = leaf.reshape(size, *leaf.shape[2:])
+        at = positions[None] + offsets * num_envs  # [L, N], from -size to 2 size
+        # Not by a remainder, which would be divided for each number that is read. Negative ones count from the end.
+        at = jnp.where(at >= size, at - size, at)
         if length > _FEW:
             return flat.at[at].get(mode="promise_in_bounds")
         # Row by row, so that the compiler leaves out those which an agent does not look at.
@@ -166,6 +174,7 @@ def read(ring: Ring, positions: Array, spec: ReplaySpec) -> Trajectory:
 
     memory = ()
     if _keeps_memory(spec):
+        row, column = positions // num_envs, positions % num_envs
         memory = jax.tree.map(lambda leaf: leaf[row // spec.unroll_length, column], ring.memory)
     if spec.episode_ends == "mask" and spec.sequence_length > 2:
         timestep = ring.steps.timestep
@@ -203,6 +212,16 @@ def _pad(steps: Step, is_padding: Array) -> Step:
             discount=jnp.where(is_padding, 1.0, timestep.discount),
         )
     )
+
+
+def _rows(ring: Ring) -> int:
+    return ring.steps.timestep.reward.shape[0]
+
+
+def _offsets_of_starts(first: Array, length: int, spec: ReplaySpec) -> Array:
+    """`[K]` int32 how far from row `first` the rows are that may start sequences; the last may be `length` or more."""
+    period = spec.sequence_period
+    return -first % period + period * jnp.arange(-(-length // period))
 
 
 def _rows_before(spec: ReplaySpec) -> int:

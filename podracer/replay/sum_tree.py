@@ -53,10 +53,10 @@ def assign(tree: SumTree, positions: Array, values: Array) -> SumTree:
       positions: `[N]` int32; where one occurs several times, the largest of its values counts.
       values: `[N]` f32, finite and not negative.
     """
-    leaves = tree.sums[0].at[positions].set(0.0, mode="promise_in_bounds")
+    leaves = tree.sums[0].at[positions].set(values, mode="promise_in_bounds")
     # A maximum does not depend on the order in which a device writes.
     sums, maxima = [leaves.at[positions].max(values, mode="promise_in_bounds")], []
-    below = (sums[0], sums[0])
+    below = (sums[0],)
     for level in range(1, len(tree.sums)):
         positions = positions // _WIDTH
         # The sums, and the maxima where there are any.
@@ -91,20 +91,20 @@ def find(tree: SumTree, uniform: Array) -> Array:
 
 
 def _refresh(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
-    """Makes nodes at `[N]` positions the sums, and the maxima, of their children as they are."""
+    """Makes nodes at `[N]` positions the sums, and the maxima, of their children as they are; leaves are both."""
 
     def one_by_one(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
         def refresh(i: Array, nodes: tuple[Array, ...]) -> tuple[Array, ...]:
             at = positions[i]
             children = [jax.lax.dynamic_slice(leaf, (at * _WIDTH,), (_WIDTH,)) for leaf in below]
-            values = [combine(leaf)[None] for combine, leaf in zip(_COMBINE, children)]
+            values = [combine(leaf)[None] for combine, leaf in zip(_COMBINE, children * 2)]
             return tuple(jax.lax.dynamic_update_slice(old, new, (at,)) for old, new in zip(nodes, values))
 
         return jax.lax.fori_loop(0, positions.size, refresh, nodes)
 
     def at_once(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
         children = [leaf.reshape(-1, _WIDTH).at[positions].get(mode="promise_in_bounds") for leaf in below]  # [N, 8]
-        values = [combine(leaf, axis=-1) for combine, leaf in zip(_COMBINE, children)]
+        values = [combine(leaf, axis=-1) for combine, leaf in zip(_COMBINE, children * 2)]
         return tuple(old.at[positions].set(new, mode="promise_in_bounds") for old, new in zip(nodes, values))
 
     # For a CPU so short a loop is compiled to one piece of code, several times as fast as gathers and scatters.

@@ -17,7 +17,7 @@ from podracer.types import Array, ArrayTree, Batch, Key, Trajectory
 
 class UniformState(NamedTuple):
     ring: Ring
-    starts_before: Array  # [C, B] uint32 number of starts that came before each step, since the first one
+    starts_before: Array  # [C / P, B] uint32 number of starts that came before each that may be one, since the first
     starts: Array  # [1] uint32 number of starts so far
     credit: Credit
 
@@ -30,7 +30,7 @@ class Uniform(StoreSettings):
         num_envs = example.steps.timestep.reward.shape[1]
         return UniformState(
             ring.init(example, self.num_rows, self.spec),
-            jnp.zeros((self.num_rows, num_envs), jnp.uint32),
+            jnp.zeros((self.num_rows // self.spec.sequence_period, num_envs), jnp.uint32),
             jnp.zeros((1,), jnp.uint32),
             ratio.no_credit(),
         )
@@ -48,7 +48,7 @@ class Uniform(StoreSettings):
         counts = jnp.cumsum(is_start.reshape(-1), dtype=jnp.uint32)
         before = (state.starts + counts - is_start.reshape(-1)).reshape(is_start.shape)
         return state._replace(
-            starts_before=state.starts_before.at[rows].set(before, mode="promise_in_bounds", unique_indices=True),
+            starts_before=state.starts_before.at[rows // self.spec.sequence_period].set(before, mode="drop"),
             starts=state.starts + counts[-1],
         )
 
@@ -77,7 +77,8 @@ class Uniform(StoreSettings):
 
     def reshard(self, state: UniformState, num_devices: int) -> UniformState:
         stored = ring.reshard(state.ring, num_devices)
-        starts_before = np.zeros(stored.steps.timestep.reward.shape, np.uint32)
+        rows, num_envs = stored.steps.timestep.reward.shape
+        starts_before = np.zeros((rows // self.spec.sequence_period, num_envs), np.uint32)
         credit = jax.tree.map(lambda leaf: leaf[:1].repeat(num_devices), state.credit)
         spread = UniformState(stored, starts_before, np.zeros(num_devices, np.uint32), credit)
         count_starts = jax.jit(self._count_starts, static_argnums=1)
@@ -88,23 +89,29 @@ class Uniform(StoreSettings):
 
     def _num_starts(self, state: UniformState) -> Array:
         """`[]` uint32 number of starts that can be read."""
-        oldest, readable = ring.readable_rows(state.ring, self.spec)
+        oldest, readable = ring.readable_starts(state.ring, self.spec)
         first = state.starts_before[oldest, 0]
         return jnp.where(readable > 0, state.starts[0] - first, jnp.uint32(0))
 
     def _find(self, state: UniformState, chosen: Array) -> Array:
         """`[N]` int32 positions of the starts with these numbers, counted from the oldest one that can be read."""
         rows, num_envs = state.starts_before.shape
-        oldest, readable = ring.readable_rows(state.ring, self.spec)
+        oldest, readable = ring.readable_starts(state.ring, self.spec)
         counts, size = state.starts_before.reshape(-1), rows * num_envs
         origin = oldest * num_envs
         first = counts[origin]
-        # The last step that no more starts came before is the start itself.
-        low = jnp.zeros(chosen.shape, jnp.int32)
-        high = jnp.broadcast_to(jnp.maximum(readable * num_envs, 1), chosen.shape)
-        for _ in range(math.ceil(math.log2(size + 1))):
+
+        def halve(_, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds
             middle = (low + high) // 2
-            before = counts.at[(origin + middle) % size].get(mode="promise_in_bounds") - first
-            goes_right = before <= chosen
-            low, high = jnp.where(goes_right, middle, low), jnp.where(goes_right, high, middle)
-        return (origin + low) % size
+            at = jnp.where(middle >= size, middle - size, middle)
+            goes_right = counts.at[at].get(mode="promise_in_bounds") - first <= chosen
+            return jnp.where(goes_right, middle, low), jnp.where(goes_right, high, middle)
+
+        # The last step that no more starts came before is the start itself. A loop, since a compiler may fuse each
+        # of many steps with all that come before it.
+        low = jnp.full(chosen.shape, origin)
+        high = jnp.full(chosen.shape, origin + jnp.maximum(readable * num_envs, 1))
+        low, _ = jax.lax.fori_loop(0, math.ceil(math.log2(size + 1)), halve, (low, high))
+        row, column = low // num_envs % rows, low % num_envs
+        return row * self.spec.sequence_period * num_envs + column
