@@ -2,7 +2,8 @@
 
 A store on the device samples as always, but of each step it holds no more than what sampling asks for, and in place
 of the observation where that lies on the host: about 20 bytes. The rest is in NumPy arrays. What a batch needs of
-them is gathered by a thread while the batch before is learnt from, so that an update waits for a copy at most.
+them is gathered by a thread while the batch before is learnt from: an update that takes longer than that waits for
+the copy to the device only.
 
 So a batch is drawn when the one before is handed out, from what was stored then. Nothing depends on timing.
 """
