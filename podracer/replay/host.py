@@ -44,7 +44,7 @@ class HostState(NamedTuple):
     has_ahead: Array  # [1] bool
     head: Array  # [1] int32 row that is written next
     calls: Array  # [1] int32 of the host, made in order as each takes what the one before returned
-    form: Rest  # [0, ...] of what is on the host
+    form: Rest  # [1, ...] shapes and dtypes of what is on the host; an array of no elements loses its sharding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Host(StoreSettings):
         store = self._store.init(jax.eval_shape(lambda t: _without_rest(t, _places(0, t)), example))
         _, drawn = jax.eval_shape(self._store.sample, store, jax.random.key(0))
         ahead = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), drawn)
-        form = jax.tree.map(lambda leaf: np.zeros((0, *leaf.shape[2:]), leaf.dtype), _rest_of(example))
+        form = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape[2:]), leaf.dtype), _rest_of(example))
 
         def allocate(shard: np.ndarray) -> np.ndarray:
             self._memories[int(shard)] = _Memory(form, self.num_rows * num_envs, self.spec.num_devices)
