@@ -23,7 +23,7 @@ from podracer.types import Array, ArrayTree, Batch, Key, Trajectory
 
 class PrioritisedState(NamedTuple):
     ring: Ring
-    tree: SumTree  # of p^α at row · B + column; 0 where no sequence starts that can be read
+    tree: SumTree  # of p^α at row / P · B + environment; 0 where no sequence starts that can be read
     credit: Credit
 
 
@@ -45,9 +45,8 @@ class Prioritised(StoreSettings):
 
     def init(self, example: Trajectory) -> PrioritisedState:
         num_envs = example.steps.timestep.reward.shape[1]
-        return PrioritisedState(
-            ring.init(example, self.num_rows, self.spec), sum_tree.init(self.num_rows * num_envs), ratio.no_credit()
-        )
+        size = self.num_rows // self.spec.sequence_period * num_envs
+        return PrioritisedState(ring.init(example, self.num_rows, self.spec), sum_tree.init(size), ratio.no_credit())
 
     def add(self, state: PrioritisedState, trajectory: Trajectory) -> PrioritisedState:
         stored = ring.add(state.ring, trajectory, self.spec)
@@ -56,11 +55,11 @@ class Prioritised(StoreSettings):
         rows, is_start = ring.find_starts(stored, self.spec, self.spec.unroll_length)
         # What was written over starts nothing until its sequence is complete.
         unreadable = ring.unreadable_starts(stored, self.spec)
-        rows = jnp.concatenate([jnp.where(rows < self.num_rows, rows, unreadable[0]), unreadable])
+        rows = jnp.concatenate([rows, unreadable])
         is_start = jnp.pad(is_start, [(0, unreadable.size), (0, 0)])
         num_envs = is_start.shape[1]
-        positions = rows[:, None] * num_envs + jnp.arange(num_envs)[None]
-        tree = sum_tree.assign(state.tree, positions.reshape(-1), jnp.where(is_start, newest, 0.0).reshape(-1))
+        starts = rows[:, None] // self.spec.sequence_period * num_envs + jnp.arange(num_envs)[None]  # [K, B]
+        tree = sum_tree.assign(state.tree, starts.reshape(-1), jnp.where(is_start, newest, 0.0).reshape(-1))
         credit = ratio.insert(state.credit, trajectory, self.updates_per_insert, self.learning_starts, self.axis_name)
         return PrioritisedState(stored, tree, credit)
 
@@ -72,9 +71,9 @@ class Prioritised(StoreSettings):
         return sum_tree.total(state.tree) > 0
 
     def sample(self, state: PrioritisedState, key: Key) -> tuple[PrioritisedState, Batch]:
-        positions = sum_tree.find(state.tree, jax.random.uniform(key, (self.spec.batch_size_per_device,)))
-        probabilities = state.tree.sums[0][positions] / sum_tree.total(state.tree)
-        return state, Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
+        starts = sum_tree.find(state.tree, jax.random.uniform(key, (self.spec.batch_size_per_device,)))
+        probabilities = state.tree.sums[0][starts] / sum_tree.total(state.tree)
+        return state, Batch(ring.read(state.ring, starts, self.spec), starts, probabilities)
 
     def set_priorities(self, state: PrioritisedState, indices: ArrayTree, priorities: Array) -> PrioritisedState:
         """Sets the priorities of the starts at `[N]` indices; of an index that occurs twice, the larger counts.
@@ -90,8 +89,9 @@ class Prioritised(StoreSettings):
 
     def reshard(self, state: PrioritisedState, num_devices: int) -> PrioritisedState:
         stored, old = ring.reshard(state.ring, num_devices), state.ring.head.shape[0]
-        num_envs = state.ring.steps.timestep.reward.shape[1]
-        leaves = np.reshape(state.tree.sums[0], (old, -1))[:, : self.num_rows * num_envs]
+        num_envs = state.ring.steps.timestep.reward.shape[0] // old
+        rows = self.num_rows // self.spec.sequence_period
+        leaves = np.reshape(state.tree.sums[0], (old, -1))[:, : rows * num_envs]
         leaves = shards.respread(leaves.reshape(-1, num_envs), old, num_devices).reshape(num_devices, -1)
         size = leaves.shape[1]
         trees = [sum_tree.assign(sum_tree.init(size), jnp.arange(size), own) for own in leaves]

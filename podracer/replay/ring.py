@@ -1,5 +1,6 @@
-"""Steps of the newest past, time-major: rows of one timestep each, in a ring.
+"""Steps of the newest past in a ring of rows, one timestep of all environments each.
 
+What is sampled is time-major, but what is stored is not: so the steps of a sequence are neighbours in memory.
 A trajectory is written in one piece, so a ring holds a whole number of them. Its last step is left out: the
 next trajectory begins with it. A sequence can be read once all of it is written; until then, and after its first
 row is overwritten, its start is none. So no sequence crosses the place that is written next.
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from podracer.replay import frames, shards
+from podracer.replay import frames
 from podracer.replay.base import ReplaySpec
 from podracer.types import Array, ArrayTree, Step, StepType, Trajectory, valid_transitions
 
@@ -20,9 +21,9 @@ _FEW = 8
 
 
 class Ring(NamedTuple):
-    steps: Step  # [C, B, ...]; of stacked frames the newest
-    fills_stack: Array | tuple[()]  # [C, B] bool, where a stack holds nothing but its newest frame; () without stacks
-    memory: ArrayTree  # [C / T, B, ...] actors' memory before each unroll; () where no sequence starts with one
+    steps: Step  # [B, C, ...]; of stacked frames the newest
+    fills_stack: Array | tuple[()]  # [B, C] bool, where a stack holds nothing but its newest frame; () without stacks
+    memory: ArrayTree  # [B, C / T, ...] actors' memory before each unroll; () where no sequence starts with one
     head: Array  # [1] int32 row that is written next
     filled: Array  # [1] int32 rows that hold steps, from head backwards
 
@@ -56,21 +57,24 @@ def num_rows(capacity: int, spec: ReplaySpec) -> int:
 def init(example: Trajectory, rows: int, spec: ReplaySpec) -> Ring:
     """Makes an empty ring of `rows` rows for trajectories of this structure, `[T+1, B, ...]`."""
     stored = jax.eval_shape(lambda steps: frames.unstack(steps, spec.stacked_frames), example.steps)
-    steps, fills_stack = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape[1:]), leaf.dtype), stored)
+    steps, fills_stack = jax.tree.map(
+        lambda leaf: jnp.zeros((leaf.shape[1], rows, *leaf.shape[2:]), leaf.dtype), stored
+    )
     memory = ()
     if _keeps_memory(spec):
         unrolls = rows // spec.unroll_length
-        memory = jax.tree.map(lambda leaf: jnp.zeros((unrolls, *leaf.shape), leaf.dtype), example.actor_state)
+        memory = jax.tree.map(
+            lambda leaf: jnp.zeros((leaf.shape[0], unrolls, *leaf.shape[1:]), leaf.dtype), example.actor_state
+        )
     return Ring(steps, fills_stack, memory, jnp.zeros((1,), jnp.int32), jnp.zeros((1,), jnp.int32))
 
 
 def add(ring: Ring, trajectory: Trajectory, spec: ReplaySpec) -> Ring:
     """Writes all steps of a trajectory but the last over the oldest ones."""
-    length, rows = spec.unroll_length, ring.steps.timestep.reward.shape[0]
-    head = ring.head[0]
+    length, rows, head = spec.unroll_length, _rows(ring), ring.head[0]
 
-    def write(stored, new, at):
-        return jax.lax.dynamic_update_slice_in_dim(stored, new, at, 0)
+    def write(stored: Array, new: Array, at: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(stored, jnp.swapaxes(new, 0, 1), at, 1)
 
     new = frames.unstack(jax.tree.map(lambda leaf: leaf[:length], trajectory.steps), spec.stacked_frames)
     steps, fills_stack = jax.tree.map(lambda stored, new: write(stored, new, head), (ring.steps, ring.fills_stack), new)
@@ -84,11 +88,8 @@ def add(ring: Ring, trajectory: Trajectory, spec: ReplaySpec) -> Ring:
 
 def reshard(ring: Ring, num_devices: int) -> Ring:
     """Spreads the rings of all devices, concatenated, over another number of devices."""
-    old = ring.head.shape[0]
-    steps, fills_stack, memory = jax.tree.map(
-        lambda leaf: shards.respread(leaf, old, num_devices), (ring.steps, ring.fills_stack, ring.memory)
-    )
-    return Ring(steps, fills_stack, memory, ring.head[:1].repeat(num_devices), ring.filled[:1].repeat(num_devices))
+    # Environments are the first axis: only how far each device has come is of another shape.
+    return ring._replace(head=ring.head[:1].repeat(num_devices), filled=ring.filled[:1].repeat(num_devices))
 
 
 def find_starts(ring: Ring, spec: ReplaySpec, length: int) -> Starts:
@@ -102,7 +103,8 @@ def find_starts(ring: Ring, spec: ReplaySpec, length: int) -> Starts:
     rows = (first + offset) % _rows(ring)
     looks_at = jnp.arange(2 if spec.episode_ends == "mask" else spec.sequence_length)[:, None]  # [L, 1]
     seen = (rows[None] + looks_at) % _rows(ring)
-    valid = valid_transitions(timestep.step_type[seen], timestep.discount[seen])  # [L-1, K, B]
+    step_type, discount = (jnp.moveaxis(leaf[:, seen], 0, -1) for leaf in (timestep.step_type, timestep.discount))
+    valid = valid_transitions(step_type, discount)  # [L-1, K, B]
     is_start = jnp.any(valid, axis=0) if spec.episode_ends == "reset" else jnp.all(valid, axis=0)
     age = length + span - 1 - offset  # rows back from the newest
     is_readable = (offset < length) & (age < ring.filled[0] - _rows_before(spec))
@@ -124,44 +126,55 @@ def readable_starts(ring: Ring, spec: ReplaySpec) -> tuple[Array, Array]:
 def unreadable_starts(ring: Ring, spec: ReplaySpec) -> Array:
     """`[K]` int32 rows that start nothing until more is written, around the one that is written next.
 
-    They are all rows that a trajectory made so, or left so, and that may start a sequence at another time.
+    They are all that a trajectory made so, or left so, and that may start a sequence at another time; C in place of
+    such a row.
     """
     span, before = spec.sequence_length - 1, _rows_before(spec)
     first = ring.head[0] - span
     offset = _offsets_of_starts(first, span + before, spec)
-    # In place of those that are none, the newest row: it is among the unreadable ones.
-    return (first + jnp.where(offset < span + before, offset, span - 1)) % _rows(ring)
+    return jnp.where(offset < span + before, (first + offset) % _rows(ring), _rows(ring))
 
 
 def size(ring: Ring) -> Array:
     """`[]` int32 number of stored steps; where an episode ends, one that is no transition."""
-    return ring.filled[0] * ring.steps.timestep.reward.shape[1]
+    return ring.filled[0] * _num_envs(ring)
 
 
-def read(ring: Ring, positions: Array, spec: ReplaySpec) -> Trajectory:
+def read(ring: Ring, starts: Array, spec: ReplaySpec) -> Trajectory:
     """Reads sequences.
 
     Args:
       ring: what is stored.
-      positions: `[N]` int32, row · B + column of each start.
+      starts: `[N]` int32, row / P · B + environment of each.
       spec: of the sequences.
 
     Returns:
       `[sequence_length, N, ...]`.
     """
-    num_envs = ring.steps.timestep.reward.shape[1]
-    length, size = spec.sequence_length, _rows(ring) * num_envs
+    num_envs, rows, length, period = _num_envs(ring), _rows(ring), spec.sequence_length, spec.sequence_period
+    period_of_start, env = starts // num_envs, starts % num_envs  # [N]
+    row = period_of_start * period
     offsets = jnp.arange(length)[:, None]  # [L, 1]
 
     def gather(leaf: Array, offsets: Array) -> Array:
-        flat = leaf.reshape(size, *leaf.shape[2:])
-        at = positions[None] + offsets * num_envs  # [L, N], from -size to 2 size
-        # Not by a remainder, which would be divided for each number that is read. Negative ones count from the end.
-        at = jnp.where(at >= size, at - size, at)
-        if length > _FEW:
-            return flat.at[at].get(mode="promise_in_bounds")
-        # Row by row, so that the compiler leaves out those which an agent does not look at.
-        return jnp.stack([flat.at[at[k]].get(mode="promise_in_bounds") for k in range(length)])
+        at = row[None] + offsets  # [L, N], from -C to 2 C
+        # Not by a remainder, which would be divided for each number that is read.
+        at = jnp.where(at < 0, at + rows, jnp.where(at >= rows, at - rows, at))
+        if length <= _FEW:
+            # Row by row, so that the compiler leaves out those which an agent does not look at.
+            return jnp.stack([leaf.at[env, at[k]].get(mode="promise_in_bounds") for k in range(length)])
+        return jnp.swapaxes(leaf.at[env[:, None], at.T].get(mode="promise_in_bounds"), 0, 1)
+
+    def gather_whole(leaf: Array) -> Array:
+        """Gathers by periods, which are read in one piece since no period is divided by the end of the ring."""
+        if length <= _FEW:
+            return gather(leaf, offsets)
+        periods = rows // period
+        at = period_of_start[:, None] + jnp.arange(-(-length // period))  # [N, K]
+        at = jnp.where(at >= periods, at - periods, at)
+        by_period = leaf.reshape(num_envs, periods, period, *leaf.shape[2:])
+        read = by_period.at[env[:, None], at].get(mode="promise_in_bounds")  # [N, K, P, ...]
+        return jnp.swapaxes(read.reshape(starts.shape[0], -1, *leaf.shape[2:])[:, :length], 0, 1)
 
     def read_steps(offsets: Array) -> Step:
         if spec.stacked_frames is None:
@@ -174,12 +187,13 @@ def read(ring: Ring, positions: Array, spec: ReplaySpec) -> Trajectory:
 
     memory = ()
     if _keeps_memory(spec):
-        row, column = positions // num_envs, positions % num_envs
-        memory = jax.tree.map(lambda leaf: leaf[row // spec.unroll_length, column], ring.memory)
+        memory = jax.tree.map(lambda leaf: leaf[env, row // spec.unroll_length], ring.memory)
     if spec.episode_ends == "mask" and spec.sequence_length > 2:
         timestep = ring.steps.timestep
         last = last_of_first_episode(gather(timestep.step_type, offsets), gather(timestep.discount, offsets))[None]
         return Trajectory(_pad(read_steps(jnp.minimum(offsets, last)), offsets > last), memory)
+    if spec.stacked_frames is None:
+        return Trajectory(jax.tree.map(gather_whole, ring.steps), memory)
     return Trajectory(read_steps(offsets), memory)
 
 
@@ -214,8 +228,12 @@ def _pad(steps: Step, is_padding: Array) -> Step:
     )
 
 
-def _rows(ring: Ring) -> int:
+def _num_envs(ring: Ring) -> int:
     return ring.steps.timestep.reward.shape[0]
+
+
+def _rows(ring: Ring) -> int:
+    return ring.steps.timestep.reward.shape[1]
 
 
 def _offsets_of_starts(first: Array, length: int, spec: ReplaySpec) -> Array:

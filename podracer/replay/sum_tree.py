@@ -51,11 +51,11 @@ def assign(tree: SumTree, positions: Array, values: Array) -> SumTree:
     Args:
       tree: to change.
       positions: `[N]` int32; where one occurs several times, the largest of its values counts.
-      values: `[N]` f32, finite and not negative.
+      values: `[N]` f32, finite and not negative; 0 at positions beyond the leaves, which changes nothing.
     """
-    leaves = tree.sums[0].at[positions].set(values, mode="promise_in_bounds")
+    leaves = tree.sums[0].at[positions].set(values, mode="drop")
     # A maximum does not depend on the order in which a device writes.
-    sums, maxima = [leaves.at[positions].max(values, mode="promise_in_bounds")], []
+    sums, maxima = [leaves.at[positions].max(values, mode="drop")], []
     below = (sums[0],)
     for level in range(1, len(tree.sums)):
         positions = positions // _WIDTH
@@ -91,7 +91,10 @@ def find(tree: SumTree, uniform: Array) -> Array:
 
 
 def _refresh(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
-    """Makes nodes at `[N]` positions the sums, and the maxima, of their children as they are; leaves are both."""
+    """Makes nodes at `[N]` positions the sums, and the maxima, of their children as they are; leaves are both.
+
+    A position beyond the nodes stands for the last of them.
+    """
 
     def one_by_one(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
         def refresh(i: Array, nodes: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -103,9 +106,9 @@ def _refresh(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Arra
         return jax.lax.fori_loop(0, positions.size, refresh, nodes)
 
     def at_once(nodes: tuple[Array, ...], below: tuple[Array, ...], positions: Array) -> tuple[Array, ...]:
-        children = [leaf.reshape(-1, _WIDTH).at[positions].get(mode="promise_in_bounds") for leaf in below]  # [N, 8]
+        children = [leaf.reshape(-1, _WIDTH).at[positions].get(mode="clip") for leaf in below]  # [N, 8]
         values = [combine(leaf, axis=-1) for combine, leaf in zip(_COMBINE, children * 2)]
-        return tuple(old.at[positions].set(new, mode="promise_in_bounds") for old, new in zip(nodes, values))
+        return tuple(old.at[positions].set(new, mode="clip") for old, new in zip(nodes, values))
 
     # For a CPU so short a loop is compiled to one piece of code, several times as fast as gathers and scatters.
     return jax.lax.platform_dependent(nodes, below[: len(nodes)], positions, cpu=one_by_one, default=at_once)

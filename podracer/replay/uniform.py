@@ -17,7 +17,7 @@ from podracer.types import Array, ArrayTree, Batch, Key, Trajectory
 
 class UniformState(NamedTuple):
     ring: Ring
-    starts_before: Array  # [C / P, B] uint32 number of starts that came before each that may be one, since the first
+    starts_before: Array  # [C / P · B] uint32 number of starts that came before each that may be one, since the first
     starts: Array  # [1] uint32 number of starts so far
     credit: Credit
 
@@ -30,7 +30,7 @@ class Uniform(StoreSettings):
         num_envs = example.steps.timestep.reward.shape[1]
         return UniformState(
             ring.init(example, self.num_rows, self.spec),
-            jnp.zeros((self.num_rows // self.spec.sequence_period, num_envs), jnp.uint32),
+            jnp.zeros((self.num_rows // self.spec.sequence_period * num_envs,), jnp.uint32),
             jnp.zeros((1,), jnp.uint32),
             ratio.no_credit(),
         )
@@ -46,9 +46,11 @@ class Uniform(StoreSettings):
         # The counts grow along the ring, so that the n-th start is found by bisection. They may pass 2³²: only
         # their differences are looked at.
         counts = jnp.cumsum(is_start.reshape(-1), dtype=jnp.uint32)
-        before = (state.starts + counts - is_start.reshape(-1)).reshape(is_start.shape)
+        before = state.starts + counts - is_start.reshape(-1)
+        num_envs = is_start.shape[1]
+        at = rows[:, None] // self.spec.sequence_period * num_envs + jnp.arange(num_envs)[None]  # [K, B]
         return state._replace(
-            starts_before=state.starts_before.at[rows // self.spec.sequence_period].set(before, mode="drop"),
+            starts_before=state.starts_before.at[at.reshape(-1)].set(before, mode="drop"),
             starts=state.starts + counts[-1],
         )
 
@@ -64,9 +66,9 @@ class Uniform(StoreSettings):
         # Drawn as a share, since a bound that is traced would make `randint` draw twice.
         share = jax.random.uniform(key, (self.spec.batch_size_per_device,))
         chosen = jnp.minimum((share * num_starts).astype(jnp.uint32), jnp.maximum(num_starts, 1) - 1)
-        positions = self._find(state, chosen)
-        probabilities = jnp.full(positions.shape, 1.0) / jnp.maximum(num_starts, 1).astype(jnp.float32)
-        return state, Batch(ring.read(state.ring, positions, self.spec), positions, probabilities)
+        starts = self._find(state, chosen)
+        probabilities = jnp.full(starts.shape, 1.0) / jnp.maximum(num_starts, 1).astype(jnp.float32)
+        return state, Batch(ring.read(state.ring, starts, self.spec), starts, probabilities)
 
     def set_priorities(self, state: UniformState, indices: ArrayTree, priorities: Array) -> UniformState:
         del indices, priorities  # all starts stay equally likely
@@ -77,8 +79,8 @@ class Uniform(StoreSettings):
 
     def reshard(self, state: UniformState, num_devices: int) -> UniformState:
         stored = ring.reshard(state.ring, num_devices)
-        rows, num_envs = stored.steps.timestep.reward.shape
-        starts_before = np.zeros((rows // self.spec.sequence_period, num_envs), np.uint32)
+        num_rows, num_envs = self.num_rows // self.spec.sequence_period, stored.steps.timestep.reward.shape[0]
+        starts_before = np.zeros(num_rows * num_envs, np.uint32)
         credit = jax.tree.map(lambda leaf: leaf[:1].repeat(num_devices), state.credit)
         spread = UniformState(stored, starts_before, np.zeros(num_devices, np.uint32), credit)
         count_starts = jax.jit(self._count_starts, static_argnums=1)
@@ -90,16 +92,15 @@ class Uniform(StoreSettings):
     def _num_starts(self, state: UniformState) -> Array:
         """`[]` uint32 number of starts that can be read."""
         oldest, readable = ring.readable_starts(state.ring, self.spec)
-        first = state.starts_before[oldest, 0]
+        first = state.starts_before[oldest * self._num_envs(state)]
         return jnp.where(readable > 0, state.starts[0] - first, jnp.uint32(0))
 
     def _find(self, state: UniformState, chosen: Array) -> Array:
-        """`[N]` int32 positions of the starts with these numbers, counted from the oldest one that can be read."""
-        rows, num_envs = state.starts_before.shape
+        """`[N]` int32 starts that have these numbers, counted from the oldest one that can be read."""
+        num_envs = self._num_envs(state)
         oldest, readable = ring.readable_starts(state.ring, self.spec)
-        counts, size = state.starts_before.reshape(-1), rows * num_envs
-        origin = oldest * num_envs
-        first = counts[origin]
+        counts, origin = state.starts_before, oldest * num_envs
+        size, first = counts.size, counts[origin]
 
         def halve(_, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = bounds
@@ -113,5 +114,7 @@ class Uniform(StoreSettings):
         low = jnp.full(chosen.shape, origin)
         high = jnp.full(chosen.shape, origin + jnp.maximum(readable * num_envs, 1))
         low, _ = jax.lax.fori_loop(0, math.ceil(math.log2(size + 1)), halve, (low, high))
-        row, column = low // num_envs % rows, low % num_envs
-        return row * self.spec.sequence_period * num_envs + column
+        return low % size
+
+    def _num_envs(self, state: UniformState) -> int:
+        return state.ring.steps.timestep.reward.shape[0]
