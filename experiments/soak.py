@@ -22,6 +22,7 @@ import numpy as np
 
 from podracer import checkpoint
 from podracer.logging import write_json
+from podracer.provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -116,7 +117,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _timeless(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if not key.endswith("seconds") and key != "steps_per_second"}
+    return {key: value for key, value in row.items() if not key.endswith(("seconds", "steps_per_second", "advice"))}
 
 
 def main() -> None:
@@ -126,10 +127,11 @@ def main() -> None:
     parser.add_argument("--total-env-steps", type=int, default=5_000_000)
     parser.add_argument("--out", type=Path, default=RESULTS / "soak.json")
     options = parser.parse_args()
-    results = {}
+    results = json.loads(options.out.read_text()) if options.out.exists() else {}
     for runner in options.runners.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            results[runner] = soak(runner, options.kills, options.total_env_steps, Path(folder))
+            result = soak(runner, options.kills, options.total_env_steps, Path(folder))
+        results[runner] = {"commit": provenance().get("commit"), "total_env_steps": options.total_env_steps, **result}
         print(runner, json.dumps(results[runner]), flush=True)
         write_json(options.out, results)
 
