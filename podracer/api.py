@@ -113,6 +113,7 @@ def _train(
             config.faults,
             saved,
             run.recorder,
+            None if saved is None else lambda: checkpoint.policy_from(saved.policy, _example(run.agent)),
         )
         status = "failed"
         try:
@@ -208,10 +209,17 @@ def _restore(config: Config, folder: Path, which: int | str) -> tuple[Agent, Env
         environments = build_environments(config)
         agent = build_agent(config, environments, jax.local_devices()[0].platform)
 
+    return agent, environments, checkpoint.restore_policy(folder, _example(agent), which)
+
+
+def _example(agent: Agent) -> PolicySnapshot:
+    """The shapes of what an agent acts with."""
+    agent = dataclasses.replace(agent, axis_name=None)
+
     def example(key: Key) -> PolicySnapshot:
         return snapshot(agent, agent.init_learner(key), jnp.int32(0), 1)
 
-    return agent, environments, checkpoint.restore_policy(folder, jax.eval_shape(example, run_key(0)), which)
+    return jax.eval_shape(example, run_key(0))
 
 
 def _print_plan(plan: Plan) -> None:

@@ -102,9 +102,8 @@ class Checkpoints:
 
         if self._manager is None:
             self._manager = _make_manager(self._folder, self._is_kept)
-        if episode_return is not None and math.isfinite(episode_return):
-            # Of equal returns the later: it has seen more.
-            self._best = sorted([*self._best, (episode_return, updates)], reverse=True)[: self._config.keep_best]
+        if episode_return is not None:
+            self.rate(updates, episode_return)
         self._latest = [*self._latest, updates][-self._config.keep_latest :]
         meta = {**meta, "format": FORMAT, "updates": updates, "best": self._best}
         items = {_POLICY: ocp.args.StandardSave(to_arrays(policy)), _META: ocp.args.JsonSave(meta)}
@@ -112,6 +111,13 @@ class Checkpoints:
             items[_STATE] = ocp.args.StandardSave(to_arrays(state))
         with self._explained():
             self._manager.save(updates, args=ocp.args.Composite(**items), force=True)
+
+    def rate(self, updates: int, episode_return: float) -> None:
+        """Notes what an evaluation of a checkpoint returned: the best are kept."""
+        if math.isfinite(episode_return):
+            # Of equal returns the later: it has seen more.
+            best = {*self._best, (episode_return, updates)}
+            self._best = sorted(best, reverse=True)[: self._config.keep_best]
 
     def close(self) -> None:
         """Waits until the last checkpoint is complete; raises as `save` does."""
@@ -189,7 +195,12 @@ def restore_policy(folder: Path, example: PolicySnapshot, which: int | str = "la
       FileNotFoundError: if the run has left none.
       ValueError: if what it left has another structure or format.
     """
-    return jax.device_put(from_arrays(load(folder, which).policy, example), jax.local_devices()[0])
+    return policy_from(load(folder, which).policy, example)
+
+
+def policy_from(arrays: Arrays, example: PolicySnapshot) -> PolicySnapshot:
+    """Puts the actors' parameters of a checkpoint that was read onto the first device; see `restore_policy`."""
+    return jax.device_put(from_arrays(arrays, example), jax.local_devices()[0])
 
 
 def _path(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from podracer.advice import advise
-from podracer.checkpoint import CheckpointConfig, Checkpoints, Saved
+from podracer.checkpoint import CheckpointConfig, Saved
 from podracer.faults import FaultsConfig, NonFiniteError
 from podracer.interrupts import Interrupts
 from podracer.logging import Logger, Row, train_values
@@ -20,6 +20,8 @@ from podracer.replay.recorder import Recorder
 from podracer.runner import Due, Episodes, Report, Runner, merge_episodes, no_episodes
 from podracer.runners.evaluator import Evaluate, EvaluationConfig, EvaluationResult
 from podracer.runners.workers import Stopped, Workers, call_in_worker
+from podracer.saving import Saving
+from podracer.types import PolicySnapshot
 
 # The updates between which `profile=true` records a trace.
 PROFILED_UPDATES = (10, 15)
@@ -68,6 +70,7 @@ class Loop:
         faults: FaultsConfig | None = None,
         saved: Saved | None = None,
         recorder: Recorder | None = None,
+        saved_policy: Callable[[], PolicySnapshot] | None = None,
     ):
         """Starts nothing yet.
 
@@ -84,6 +87,7 @@ class Loop:
           faults: what is done about updates that are not finite; None is the default.
           saved: a checkpoint to go on from; None begins.
           recorder: what the runner's store records with; None where nothing is recorded.
+          saved_policy: reads what the checkpoint acts with.
         """
         self._runner = runner
         self._plan = plan
@@ -93,9 +97,10 @@ class Loop:
         self._logger = logger
         self._console = console
         self._saved = saved
-        self._saving = _Saving(plan, checkpoint or CheckpointConfig(), folder, saved)
+        self._saving = Saving(plan, checkpoint or CheckpointConfig(), folder, saved)
         self._faults = faults or FaultsConfig()
         self._recorder = recorder
+        self._saved_policy = saved_policy
         self._interrupts = Interrupts()
         self.progress = Progress() if saved is None else Progress.from_plain(saved.meta["progress"])
         if self.progress.updates < plan.updates:
@@ -112,6 +117,7 @@ class Loop:
         recorder = self._recorder or contextlib.nullcontext()
         with self._interrupts, contextlib.closing(self._saving), recorder:
             state = call_in_worker("init", lambda workers: self._start())
+            self._make_up_evaluation()
             with contextlib.closing(self._trace), contextlib.closing(self._runner.run(state, self._due)) as reports:
                 del state  # it is donated
                 for report in reports:
@@ -182,13 +188,13 @@ class Loop:
         is_evaluated, episode_return = report.updates in self._evaluations, None
         try:
             if is_evaluated and self._evaluate is not None:
-                episode_return = self._run_evaluation(report, is_final=report.updates == self._evaluations[-1])
+                episode_return = self._run_evaluation(report.snapshot)
         finally:  # what was to be evaluated is kept, also if that fails
             self._interrupts.arrived()
             if self._recorder is not None and report.state is not None:
                 self._recorder.flush()  # a run that goes on from here finds all that came before
             if is_evaluated or report.state is not None or self._interrupts.requested:
-                self._saving.save(report, self.progress, episode_return)
+                self._saving.save(report, self.progress.to_plain(), episode_return)
 
     def _account(self, report: Report) -> None:
         progress, seconds = self.progress, report.timings["train_seconds"]
@@ -205,13 +211,25 @@ class Loop:
         progress.updates, progress.env_steps = report.updates, report.env_steps
         progress.wall_seconds = self._wall_seconds()
 
-    def _run_evaluation(self, report: Report, is_final: bool) -> float | None:
+    def _make_up_evaluation(self) -> None:
+        """Evaluates what the run goes on with, if a signal had interrupted that."""
+        if self._saved_policy is None or self._evaluate is None or self.progress.updates not in self._evaluations:
+            return
+        mean = self._saving.logged_return(self.progress.updates)
+        if mean is None:
+            mean = self._run_evaluation(self._saved_policy())
+        else:
+            self._note_return(mean)
+        if mean is not None:
+            self._saving.rate(self.progress.updates, mean)
+
+    def _run_evaluation(self, policy: PolicySnapshot) -> float | None:
         """Returns the mean return; None if the run was asked to stop meanwhile."""
         self._console.phase("evaluating")
         started = time.monotonic()
 
         def evaluate(workers: Workers) -> EvaluationResult:
-            result = self._evaluate(report.snapshot, lambda: workers.stopping or self._interrupts.requested)
+            result = self._evaluate(policy, lambda: workers.stopping or self._interrupts.requested)
             if self._interrupts.requested:
                 raise Stopped  # it may be of fewer episodes
             return result
@@ -221,46 +239,18 @@ class Loop:
         except Stopped:
             return None
         values["evaluation_seconds"] = time.monotonic() - started
-        mean = values["episode_return"]
-        best = self.progress.best_return
-        if not np.isnan(mean) and (best is None or mean > best):
-            self.progress.best_return = mean
-        if is_final:
-            self.progress.final_return = mean
-        row = Row("evaluation", report.env_steps, report.updates, self._wall_seconds(), values)
+        self._note_return(values["episode_return"])
+        row = Row("evaluation", self.progress.env_steps, self.progress.updates, self._wall_seconds(), values)
         self._console.evaluation(row)
         self._logger.write(row)
-        return mean
+        return values["episode_return"]
 
-
-class _Saving:
-    """When a run is saved, and with what."""
-
-    def __init__(self, plan: Plan, config: CheckpointConfig, folder: Path | None, saved: Saved | None):
-        self._config = config
-        self._period = config.period_env_steps and max(1, config.period_env_steps // plan.env_steps_per_update)
-        best = [] if saved is None else saved.meta["best"]
-        self._checkpoints = None if folder is None else Checkpoints(folder, config, best)
-        self._last = time.monotonic()
-        self.keeps_state = config.enabled and folder is not None
-
-    def is_overdue(self) -> bool:
-        seconds = self._config.period_seconds
-        return self.keeps_state and seconds is not None and time.monotonic() - self._last > seconds
-
-    def next_after(self, updates: int) -> list[int]:
-        """The number of updates at which the period in environment steps ends next; [] if there is none."""
-        return [(updates // self._period + 1) * self._period] if self.keeps_state and self._period else []
-
-    def save(self, report: Report, progress: Progress, episode_return: float | None) -> None:
-        if self._checkpoints is not None:
-            meta = {"env_steps": report.env_steps, "progress": progress.to_plain()}
-            self._checkpoints.save(report.updates, report.snapshot, report.state, meta, episode_return)
-        self._last = time.monotonic()
-
-    def close(self) -> None:
-        if self._checkpoints is not None:
-            self._checkpoints.close()
+    def _note_return(self, mean: float) -> None:
+        progress = self.progress
+        if not np.isnan(mean) and (progress.best_return is None or mean > progress.best_return):
+            progress.best_return = mean
+        if progress.updates == self._evaluations[-1]:
+            progress.final_return = mean
 
 
 class _Trace:

@@ -13,7 +13,7 @@ from tests.test_api import ANAKIN, DOUBLE, SEBULBA, SMALL, rows
 
 RUNNERS = pytest.mark.parametrize("runner", [ANAKIN, SEBULBA], ids=["anakin", "sebulba"])
 CHUNKS = {"anakin": "runner.updates_per_call=1", "sebulba": "runner.updates_per_report=1"}
-NOT_COMPARED = ("seconds", "steps_per_second", "speed")
+NOT_COMPARED = ("seconds", "steps_per_second", "speed", "advice")
 
 
 def overrides(runner):
@@ -58,6 +58,31 @@ def test_B27_an_interrupted_run_goes_on_without_a_seam(monkeypatch, tmp_path, ru
     assert walls == sorted(walls) and result["wall_seconds"] >= walls[-1]
     (resumed,) = json.loads((tmp_path / "cut" / "provenance.json").read_text())["resumed"]
     assert 8 < resumed["updates"] < 20 and resumed["changed"] == {}
+
+
+@pytest.mark.parametrize("updates", [7, 20], ids=["periodic", "final"])
+def test_B04_B27_an_evaluation_that_a_signal_ended_is_made_up_once(monkeypatch, tmp_path, updates):
+    whole = api.train(load_config(overrides(ANAKIN)), tmp_path / "whole")
+    evaluate = api.Loop._run_evaluation
+
+    def stop_and_evaluate(self, policy):
+        self._interrupts.requested |= self.progress.updates == updates
+        return evaluate(self, policy)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.Loop, "_run_evaluation", stop_and_evaluate)
+        with pytest.raises(KeyboardInterrupt):
+            api.train(load_config(overrides(ANAKIN)), tmp_path / "cut")
+    assert checkpoint.latest(tmp_path / "cut") == updates
+    assert updates not in [row["updates"] for row in rows(tmp_path / "cut", "evaluation")]
+    for _ in range(2):  # the checkpoint of a completed run does not know of it, its log does
+        assert comparable(api.resume(tmp_path / "cut")) == comparable(whole)
+        for kind in ("train", "evaluation"):
+            expected = [comparable(row) for row in rows(tmp_path / "whole", kind)]
+            assert [comparable(row) for row in rows(tmp_path / "cut", kind)] == expected
+    if updates < 20:  # the last checkpoint is not written again, so it does not know what it was worth
+        best = [checkpoint.load(tmp_path / folder, "best").updates for folder in ("cut", "whole")]
+        assert best[0] == best[1]
 
 
 def test_rows_after_the_checkpoint_come_once(monkeypatch, tmp_path):

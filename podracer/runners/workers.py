@@ -95,7 +95,7 @@ class Workers:
         try:
             target()
         except Stopped:
-            pass
+            self._stopping.set()  # a worker may have decided that itself, and others wait for it
         except BaseException as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 error.add_note(_OUT_OF_MEMORY)

@@ -192,3 +192,13 @@ def test_a_device_out_of_memory_is_explained():
             workers.check()
             time.sleep(0.01)
     assert any("agent.unroll_length" in note for note in raised.value.__notes__)
+
+
+def test_B04_a_worker_that_stops_itself_is_not_waited_for():
+    def work(workers):
+        raise Stopped
+
+    started = time.monotonic()
+    with pytest.raises(Stopped):
+        call_in_worker("evaluator", work)
+    assert time.monotonic() - started < 5
