@@ -7,6 +7,7 @@ are the network's (`network.duelling`, `network.noisy`).
 
 Departures:
 - Random actions until the first update, from when ε falls with the budget.
+- Errors are squared: the first paper's clipping of errors gives the median of returns (`huber_threshold`).
 - The loss of distributions of returns is their divergence, which has the gradient of the cross-entropy and is
   what Rainbow prioritises by.
 - With several steps the Munchausen bonus is that of the first action alone, as its authors' code has it. With a
@@ -74,8 +75,9 @@ class DQN:
     """The highest atom, in units of the return."""
     num_quantiles: int = 51
     """Quantiles of the quantile distribution."""
-    huber_threshold: float | None = 1.0
-    """κ: errors beyond it count linearly. None: all are squared, or, of quantiles, count linearly."""
+    huber_threshold: float | None = None
+    """κ: errors beyond it count linearly (the first paper: 1), which forgets rare returns that are far from the rest.
+    None: all are squared, or, of quantiles, count linearly."""
     munchausen: bool = False
     """Whether targets are soft, and likely actions rewarded."""
     munchausen_scale: float = 0.9

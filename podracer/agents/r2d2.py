@@ -257,16 +257,19 @@ class R2D2:
             return jnp.sum(jnp.where(valid, x, 0.0)) / count
 
         loss = mean(sequences.weight[None] * value_loss(q_value, target))
-        return loss, ({"q_loss": loss, "q_value": mean(q_value)}, self._priorities(jnp.abs(error), valid))
+        metrics = {"q_loss": loss, "q_value": mean(self._unscaled(q_value))}
+        return loss, (metrics, self._priorities(jnp.abs(error), valid))
 
     def _targets(self, selector: Array, values: ActionValues, sequences: Sequences) -> Array:
         """`[K, N]` n-step returns that bootstrap from `values` of the actions that are best by `selector`."""
         reward, discount, valid = sequences.transitions
         value = of_action(values.outputs[..., 0], jnp.argmax(selector, -1))[1:]  # [K, N]
-        if self.rescale_values:
-            value = unscale(value, self.rescaling_epsilon)
+        value = self._unscaled(value)
         target = n_step_returns(reward, discount * self.discount_factor, value, valid, self.n_step)
         return rescale(target, self.rescaling_epsilon) if self.rescale_values else target
+
+    def _unscaled(self, q_value: Array) -> Array:
+        return unscale(q_value, self.rescaling_epsilon) if self.rescale_values else q_value
 
     def _priorities(self, error: Array, valid: Array) -> Array:
         """`[N]` p = η maxₜ |δₜ| + (1 − η) meanₜ |δₜ| over the valid steps of `[K, N]`; 0 where there are none."""
