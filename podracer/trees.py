@@ -1,6 +1,6 @@
 """Trees of arrays as flat dictionaries of named NumPy arrays, and back: what is written to disk."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -35,26 +35,33 @@ def leaf_names(tree: ArrayTree) -> list[str]:
     return [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
-def from_arrays(arrays: Arrays, example: ArrayTree, *, check_shapes: bool = True) -> ArrayTree:
+def from_arrays(
+    arrays: Arrays,
+    example: ArrayTree,
+    *,
+    check_shapes: bool = True,
+    is_optional: Callable[[str], bool] = lambda name: False,
+) -> ArrayTree:
     """Builds a tree with the structure of `example`; its leaves are NumPy arrays, and JAX's for random keys.
 
     Args:
       arrays: from `to_arrays`.
       example: the structure; leaves with shapes and dtypes, as `jax.eval_shape` gives them, or numbers.
       check_shapes: whether shapes have to be those of the example.
+      is_optional: of a name, whether that may be missing, to become zeros, or be too many.
 
     Raises:
       ValueError: naming the leaves that are missing, too many, or of another shape or dtype.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(example)
     names = [_name(path) for path, _ in paths]
-    unknown = sorted(set(arrays) - set(names))
+    unknown = sorted(name for name in set(arrays) - set(names) if not is_optional(name))
     faults = [f"{name} is not known" for name in unknown]
     leaves = []
     for name, (_, leaf) in zip(names, paths):
         shape, dtype = _data_shape(leaf)
         array = arrays.get(name)
-        if array is None and 0 in shape:
+        if array is None and (0 in shape or is_optional(name)):
             array = np.zeros(shape, dtype)
         if array is None:
             faults.append(f"{name} is missing")

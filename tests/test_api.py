@@ -132,7 +132,7 @@ def sebulba(agent=None, **env):
 
 def run_double(monkeypatch, tmp_path, runner, evaluate=None):
     config = load_config([*SMALL, "evaluation.num_evaluations=25"])
-    monkeypatch.setattr(api, "build", lambda config: Run(runner.plan, runner.agent, runner, evaluate))
+    monkeypatch.setattr(api, "build", lambda config: Run(runner.plan, runner.agent, runner, evaluate, recorder=None))
     started = time.monotonic()
     try:
         api.train(config, tmp_path)

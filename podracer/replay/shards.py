@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from podracer.replay import sum_tree
 from podracer.replay.base import Replay
 from podracer.trees import Arrays, from_arrays
 from podracer.types import Array, ArrayTree
@@ -20,7 +21,8 @@ def restore(arrays: Arrays, replay: Replay, example: ArrayTree, num_devices: int
     Raises:
       ValueError: the state is of another store, or of one with other settings.
     """
-    state = from_arrays(arrays, example, check_shapes=False)
+    # Another number of devices may make a tree of another number of levels.
+    state = from_arrays(arrays, example, check_shapes=False, is_optional=sum_tree.is_derived)
     if not _same_shapes(state, example):
         state = jax.tree.map(np.asarray, replay.reshard(state, num_devices))
     if not _same_shapes(state, example):

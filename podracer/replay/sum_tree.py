@@ -35,6 +35,12 @@ def init(size: int) -> SumTree:
     return SumTree(*(tuple(jnp.zeros((nodes,), jnp.float32) for nodes in levels) for levels in (sums, maxima)))
 
 
+def is_derived(name: str) -> bool:
+    """Whether an array of this name, `.../sums/1`, follows from the leaves of a tree."""
+    *_, field, level = ("", "", *name.split("/"))
+    return field == "maxima" or (field == "sums" and level != "0")
+
+
 def total(tree: SumTree) -> Array:
     """`[]` f32 sum of all leaves."""
     return jnp.sum(tree.sums[-1])

@@ -18,6 +18,7 @@ OPTIONS = [option for option, _ in config_files() if "/" in option]
 IMAGES = ["env=custom_jax", "env.make=tests.contract.custom_parts:Images"]
 GIVEN = {
     "agent/custom": ["agent.make=podracer.agents.ppo:PPO"],
+    "agent/td3": ["env=gymnax/pendulum"],
     "env/custom_jax": ["env.make=tests.contract.custom_parts:Images"],
     "env/custom_host": ["env.make=tests.contract.custom_parts:make_cartpole"],
     "env/envpool": ["env.id=CartPole-v1"],

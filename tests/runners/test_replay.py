@@ -11,6 +11,7 @@ from podracer.trees import to_arrays
 
 SMALL = ["agent=dqn", "agent.batch_size=8", "agent.unroll_length=4", "network=mlp", "network.hidden_sizes=[8]"]
 SMALL += ["env.num_envs=8", "evaluation.num_episodes=0", "logger=quiet", "replay.capacity=512"]
+SMALL += ["replay.learning_starts=64"]
 RUNNERS = {
     "anakin": ["runner=anakin", "mesh.learner=1"],
     "two devices": ["runner=anakin", "mesh.learner=2"],
@@ -80,7 +81,10 @@ def test_anakin_equals_lockstep_sebulba_with_replay(replay):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["agent=ppo", "replay=uniform"], "agent=ppo learns from fresh unrolls only; use replay=on_policy"),
+        (
+            ["agent=ppo", "replay=uniform"],
+            "fresh unrolls only, which replay=uniform is not for; use replay=on_policy",
+        ),
         (["agent=dqn", "replay=on_policy"], "agent=dqn learns from a store .* use replay=.*uniform"),
         (["agent=dqn", "agent.batch_size=7", "mesh.learner=2"], "batch_size=7 does not divide over 2"),
         (["agent=dqn", "replay.capacity=3"], "capacity=3 transitions are too few"),

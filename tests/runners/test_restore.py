@@ -170,8 +170,7 @@ def test_D01_a_store_is_spread_over_another_number_of_devices(agent, before, aft
     again = to_arrays(restored.device.replay)
     stored = subtree(saved, "device", "replay")
     for name in (name for name in again if name.startswith("ring/steps")):
-        rows = [np.split(arrays[name], count) for arrays, count in ((stored, before), (again, after))]
-        np.testing.assert_array_equal(np.concatenate(rows[0], axis=1), np.concatenate(rows[1], axis=1), err_msg=name)
+        np.testing.assert_array_equal(again[name], stored[name], err_msg=name)  # environments are the first axis
     assert starts_of(first.replay, stored, before) == starts_of(second.replay, again, after)
     metrics, _ = train(second, restored, 20)
     assert list(metrics) == list(range(11, 21))
