@@ -54,6 +54,11 @@ def _memory() -> tuple[Variant, ...]:
     return tuple(variants)
 
 
+def _presets(*names: str, env: tuple[str, ...] = ()) -> tuple[Variant, ...]:
+    """Presets on Anakin, with another environment than their own where one is given."""
+    return tuple(Variant(label=f"{name}, anakin", overrides=(f"experiment={name}", *env)) for name in names)
+
+
 STUDIES = {
     "cartpole": Study(
         title="CartPole-v1, 1M steps",
@@ -76,6 +81,29 @@ STUDIES = {
         variants=_memory(),
         threshold=0.95,
         columns=3,
+    ),
+    "replay_cartpole": Study(
+        title="CartPole-v1 from replay, 200k steps",
+        variants=_presets("dqn", "rainbow", env=("env=gymnax/cartpole",)),
+        threshold=475.0,
+    ),
+    "replay_catch": Study(
+        title="Catch from replay, 200k steps",
+        variants=_presets("dqn", "rainbow", env=("env=catch",)),
+        threshold=0.95,
+    ),
+    "replay_pendulum": Study(
+        title="Pendulum-v1 from replay, 30k steps (MPO: 40k)",
+        variants=_presets("sac", "td3", "d4pg", "mpo"),
+        threshold=-200.0,
+    ),
+    "replay_memory": Study(
+        title="A cue to be remembered, from sequences of replay",
+        variants=tuple(
+            Variant(label=f"r2d2, {label}", overrides=("experiment=memory_r2d2", f"network.core={core}"))
+            for core, label in (("none", "feed-forward"), ("gru", "gru"))
+        ),
+        threshold=0.95,
     ),
     "breakout": Study(
         title="Breakout-MinAtar, 10M steps",
