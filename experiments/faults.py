@@ -42,7 +42,7 @@ class Breaking(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, index: int, fault: str = "", at: int = 1500, marker: str = ""):
-        """Args: fault: raises, nan, shape or hangs; marker: a file that is made when it breaks."""
+        """Args: fault: raises, not_a_number, shape or hangs; marker: a file that is made when it breaks."""
         self._breaks = fault if index == 0 else ""
         self._at, self._marker, self._steps = at, marker, 0
 
@@ -58,7 +58,7 @@ class Breaking(gymnasium.Env):
             match self._breaks:
                 case "raises":
                     raise RuntimeError("the simulator has crashed")
-                case "nan":
+                case "not_a_number":
                     observation[2] = np.nan
                 case "shape":
                     observation = observation[:3]
@@ -90,7 +90,7 @@ FAULTS = {
     "SIGINT, evaluating": Fault([*_JAX, *_EVALUATING], (signal.SIGINT,), lambda run, output: "evaluating" in output),
     "SIGINT twice": Fault(_JAX, (signal.SIGINT, signal.SIGINT)),
     "environment raises": _host("raises"),
-    "environment gives NaN": _host("nan"),
+    "environment gives NaN": _host("not_a_number"),
     "environment changes its shape": _host("shape"),
     "environment hangs": _host("hangs", "faults.step_timeout_seconds=5"),
     "environment raises, restart": _host("raises", "faults.environment=restart", "total_env_steps=20_000"),

@@ -9,6 +9,8 @@ import numpy as np
 from podracer.envs.gymnasium_spaces import convert_observation, env_spec, known_limit
 from podracer.envs.host_actions import HostActions
 from podracer.envs.host_stream import NextStepStream
+from podracer.faults import EnvFault
+from podracer.spaces import zeros
 from podracer.types import ArrayTree, TimeStep
 
 
@@ -42,7 +44,7 @@ class EnvLoop:
 
     def reset(self, seeds: np.ndarray) -> TimeStep:
         rows = [self._row(env.reset(seed=int(seed))[0]) for env, seed in zip(self._envs, seeds, strict=True)]
-        return self._stream.first(_stack(rows))
+        return self._stream.first(self._stack(rows))
 
     def step(self, action: np.ndarray) -> TimeStep:
         action = self._actions(action)
@@ -55,7 +57,7 @@ class EnvLoop:
             else:
                 observation, reward[i], terminated[i], truncated[i], _ = env.step(action[i])
             rows.append(self._row(observation))
-        return self._stream.step(_stack(rows), reward, terminated, truncated)
+        return self._stream.step(self._stack(rows), reward, terminated, truncated)
 
     def close(self) -> None:
         for env in self._envs:
@@ -66,6 +68,13 @@ class EnvLoop:
         # Copied at once: an environment may write into the same array again, or share it with another.
         return convert_observation(self._space, observation, copy=True)
 
-
-def _stack(rows: Sequence[ArrayTree]) -> ArrayTree:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    def _stack(self, rows: Sequence[ArrayTree]) -> ArrayTree:
+        try:
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+        except ValueError as error:
+            declared = jax.tree.map(np.shape, zeros(self.spec.observation))
+            for index, row in enumerate(rows):
+                shape = jax.tree.map(np.shape, row)
+                if shape != declared:
+                    raise EnvFault(f"environment {index} gave an observation {shape} that is {declared}") from error
+            raise

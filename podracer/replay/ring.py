@@ -170,7 +170,7 @@ def read(ring: Ring, starts: Array, spec: ReplaySpec) -> Trajectory:
         if length <= _FEW:
             return gather(leaf, offsets)
         periods = rows // period
-        at = period_of_start[:, None] + jnp.arange(-(-length // period))  # [N, K]
+        at = period_of_start[:, None] + jnp.arange(-(-length // period))[None]  # [N, K]
         at = jnp.where(at >= periods, at - periods, at)
         by_period = leaf.reshape(num_envs, periods, period, *leaf.shape[2:])
         read = by_period.at[env[:, None], at].get(mode="promise_in_bounds")  # [N, K, P, ...]

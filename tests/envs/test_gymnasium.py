@@ -15,6 +15,7 @@ from podracer.envs.gymnasium_spaces import action_space, convert_observation, ob
 from podracer.envs.gymnasium_vector import VectorLoop
 from podracer.envs.host_actions import HostActions
 from podracer.envs.host_checks import check_host_env
+from podracer.faults import EnvFault
 from podracer.spaces import Discrete, MultiDiscrete
 from podracer.types import StepType
 
@@ -153,6 +154,16 @@ def test_B22_an_environment_that_returns_the_same_array_each_step(is_vector):
 
     env = VectorLoop(SyncVectorEnv([make_one], copy=False), "c") if is_vector else EnvLoop([make_one()], "c")
     assert [int(x.observation[0, 0]) for x in play(env, 5)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_E11_an_environment_whose_observation_changes_its_shape_is_named():
+    def make_one(index):
+        observe = lambda count: np.zeros((2 if index == 1 and count == 2 else 1,), np.float32)  # noqa: E731
+        return Counter(9, observe=(Counter.observation_space, observe))
+
+    env = EnvLoop([make_one(index) for index in range(3)], "c")
+    with pytest.raises(EnvFault, match=r"environment 1 gave an observation \(2,\) that is \(1,\)"):
+        play(env, 5)
 
 
 def test_B22_environments_that_share_an_array():
