@@ -156,6 +156,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS / "faults.json")
     options = parser.parse_args()
+    # What a shell starts in the background ignores SIGINT, and so would the runs that are to hear it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     results = []
     for name in FAULTS:
         if any(part in name for part in options.only.split(",")):

@@ -7,12 +7,14 @@ from typing import Any
 _LAZY = {
     "load_config": "podracer.config",
     "train": "podracer.api",
+    "train_together": "podracer.api",
+    "Member": "podracer.api",
     "resume": "podracer.api",
     "evaluate": "podracer.api",
     "load_policy": "podracer.api",
 }
 
-__all__ = ["__version__", "evaluate", "load_config", "load_policy", "resume", "train"]
+__all__ = ["Member", "__version__", "evaluate", "load_config", "load_policy", "resume", "train", "train_together"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,8 @@ env --TimeStep--> agent.act --Step--> Trajectory --(queue | variable)--> replay 
 import dataclasses
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from podracer.types import ActorOutput, Array, Batch, Key, PolicySnapshot, TimeStep, UpdateOutput
 
 LearnerState = TypeVar("LearnerState")
@@ -74,9 +76,9 @@ class Agent(Protocol[LearnerState, ActorParams, ActorState]):
         ...
 
 
-def hyper_parameters(agent: Agent) -> dict[str, Any]:
-    """The fields of an agent that a runner's program takes as arguments instead of constants."""
-    return {name: float(getattr(agent, name)) for name in sorted(agent.traceable)}
+def hyper_parameters(agent: Agent) -> dict[str, np.float32]:
+    """The fields of an agent that a program takes as arguments instead of constants."""
+    return {name: np.float32(getattr(agent, name)) for name in sorted(agent.traceable)}
 
 
 def with_hyper_parameters(agent: Agent, hyper: dict[str, Any]) -> Agent:

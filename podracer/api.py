@@ -3,32 +3,26 @@
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from podracer import checkpoint, runtime
+from podracer import checkpoint, runtime, training
 from podracer.agent import Agent
-from podracer.build import Environments, build, build_agent, build_environments, build_evaluator, build_plan
+from podracer.build import Environments, build_agent, build_environments, build_evaluator, build_plan
 from podracer.config import Config, read_config
-from podracer.console import make_console
 from podracer.conversion import ConfigError, refusals
-from podracer.logging import check_installed, make_logger, write_json, write_result
-from podracer.loop import Loop, evaluation_values
+from podracer.loop import evaluation_values
 from podracer.parallel.mesh import MeshConfig, Plan
-from podracer.parallel.plan_table import to_json, to_table
 from podracer.parallel.topologies import local_topology
-from podracer.policy import Policy
-from podracer.provenance import record_run
-from podracer.randomness import run_key
-from podracer.resume import checked, record
+from podracer.policy import Policy, example_snapshot
+from podracer.resume import checked
 from podracer.runners.evaluator import EvaluationResult
-from podracer.runners.learn import snapshot
 from podracer.runners.workers import call_in_worker
-from podracer.types import Key, PolicySnapshot
+from podracer.training import Batching, Member
+from podracer.types import PolicySnapshot
 
 
 def make_plan(config: Config) -> Plan:
@@ -77,67 +71,33 @@ def resume(folder: Path, config: Config | None = None, command: Sequence[str] | 
     return _train(config, folder, sys.argv if command is None else command, saved)
 
 
+def train_together(
+    members: Sequence[Member], failed: Callable[[int, Exception], None] | None = None, batching: Batching = "auto"
+) -> list[dict[str, Any]]:
+    """Trains runs that differ in seed and hyper-parameters as one compiled program, each with a folder of its own.
+
+    Args:
+      members: at least one, under `runner=anakin`. Each is trained on one device; they are spread over all devices.
+      failed: is told the index and the error of a run that fails, and the others go on; None raises it.
+      batching: vmap computes the members of a device side by side, loop in turn; auto: loop on CPUs, vmap elsewhere.
+
+    Returns:
+      The results, as `result.json` holds them; empty of a run that was refused.
+
+    Raises:
+      ConfigError: before anything is compiled or written.
+    """
+    runtime.prepare(members[0].config)
+    return training.train_together(members, failed, batching)
+
+
 def _train(
     config: Config, folder: Path | None, command: Sequence[str], saved: checkpoint.Saved | None
 ) -> dict[str, Any]:
     """Begins a run, or goes on with a saved one."""
-    check_installed(config.logger)
     runtime.prepare(config)
-    is_writer = jax.process_index() == 0
     with _debugging(config.debug):
-        run = build(config)
-        console = make_console(config.logger, is_writer=is_writer)
-        if not is_writer:
-            folder = None
-        if run.recorder is not None:
-            with refusals():
-                run.recorder.claim(resumes=saved is not None)
-        if folder is not None:
-            if saved is None:
-                record_run(config, folder, command)
-            else:
-                record(folder, config, command, saved.updates)
-            write_json(folder / "plan.json", to_json(run.plan))
-        updates = None if saved is None else saved.updates
-        logger = make_logger(config.logger, folder or Path(), is_writer=folder is not None, resume_updates=updates)
-        loop = Loop(
-            run.runner,
-            run.plan,
-            run.evaluate,
-            config.evaluation,
-            logger,
-            console,
-            folder,
-            config.profile,
-            config.checkpoint,
-            config.faults,
-            saved,
-            run.recorder,
-            None if saved is None else lambda: checkpoint.policy_from(saved.policy, _example(run.agent)),
-        )
-        status = "failed"
-        try:
-            if is_writer and config.logger.console != "none":
-                _print_plan(run.plan)
-                if saved is not None:
-                    print(f"going on from update {saved.updates} of {folder}", flush=True)
-            console.start(run.plan, _title(config, run.plan))
-            loop.run()
-            status = "completed"
-        except KeyboardInterrupt as interrupt:
-            status = "interrupted"
-            updates = None if folder is None else checkpoint.latest(folder)
-            if updates is not None:
-                interrupt.add_note(f"interrupted; podracer train resume={folder} goes on from update {updates}")
-            raise
-        finally:
-            console.close()
-            result = loop.result(status)
-            if folder is not None:
-                write_result(folder, result)
-            logger.close(status)
-        console.finish(result, folder)
-    return result
+        return training.train(config, folder, command, saved)
 
 
 def evaluate(
@@ -209,30 +169,7 @@ def _restore(config: Config, folder: Path, which: int | str) -> tuple[Agent, Env
         environments = build_environments(config)
         agent = build_agent(config, environments, jax.local_devices()[0].platform)
 
-    return agent, environments, checkpoint.restore_policy(folder, _example(agent), which)
-
-
-def _example(agent: Agent) -> PolicySnapshot:
-    """The shapes of what an agent acts with."""
-    agent = dataclasses.replace(agent, axis_name=None)
-
-    def example(key: Key) -> PolicySnapshot:
-        return snapshot(agent, agent.init_learner(key), jnp.int32(0), 1)
-
-    return jax.eval_shape(example, run_key(0))
-
-
-def _print_plan(plan: Plan) -> None:
-    import rich
-
-    rich.print(to_table(plan))
-
-
-def _title(config: Config, plan: Plan) -> str:
-    env = config.env.make or (config.env.suite if not config.env.id else f"{config.env.suite}/{config.env.id}")
-    devices = len({*plan.actor_ids, *plan.learner_ids}) * plan.topology.hosts
-    plural = "" if devices == 1 else "s"
-    return f"{config.agent.name} on {env} | {config.runner.name} | {devices} {plan.topology.platform} device{plural}"
+    return agent, environments, checkpoint.restore_policy(folder, example_snapshot(agent), which)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from podracer.replay.recorded import Recorded
 from podracer.replay.recorder import Recorder
 from podracer.runner import Runner
 from podracer.runners.anakin import Anakin
-from podracer.runners.evaluator import Evaluate, EvaluationConfig, host_evaluator, jax_evaluator
+from podracer.runners.evaluator import Evaluate, EvaluationConfig, JaxEvaluator, host_evaluator
 from podracer.runners.sebulba import Sebulba
 from podracer.runners.unroll import example_trajectory
 from podracer.spaces import EnvSpec
@@ -100,6 +100,22 @@ def build(config: Config) -> Run:
     return Run(run_plan, agent, runner, evaluate, recorder)
 
 
+def build_member(run: Run, config: Config) -> Run:
+    """Makes a run that shares all but its seed and the traceable hyper-parameters of its agent with another.
+
+    Args:
+      run: under `runner=anakin`, on one device.
+      config: of the new one; whatever else differs in it is passed over.
+
+    Raises:
+      ConfigError: the agent refuses its settings.
+    """
+    agent = config.agent.build(spec=run.agent.spec, network=run.agent.network)
+    run_plan = dataclasses.replace(run.plan, seed=config.seed)
+    runner = dataclasses.replace(run.runner, agent=agent, plan=run_plan)
+    return Run(run_plan, agent, runner, run.evaluate and run.evaluate.of(agent), None)
+
+
 def build_plan(config: Config, environments: Environments, topology: Topology) -> tuple[Plan, Agent]:
     """Plans a run for machines that are there or not, and makes its agent.
 
@@ -170,7 +186,7 @@ def build_environments(config: Config) -> Environments:
 def build_evaluator(agent: Agent, environments: Environments, config: EvaluationConfig) -> Evaluate:
     """Makes what evaluates a policy in environments of its own."""
     if environments.batched is not None:
-        return jax_evaluator(agent, environments.batched, config)
+        return JaxEvaluator(agent, environments.batched, config)
     return host_evaluator(
         agent, lambda num_envs: _make_host(environments.config, num_envs, _evaluation_threads()), config
     )

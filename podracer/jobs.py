@@ -13,7 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -37,6 +37,20 @@ class Failure(NamedTuple):
     error: str  # its type; empty of a job that was not started
     reason: str  # the first line of its message
     is_refusal: bool  # of a setting, before anything ran
+
+
+class Job(NamedTuple):
+    """What is to be done for one run."""
+
+    config: "Config"
+    folder: Path  # of the run
+    overrides: list[str]
+    todo: Literal["begin", "resume", "completed"]
+
+    @property
+    def command(self) -> list[str]:
+        """What does it again."""
+        return ["podracer", "train", *self.overrides]
 
 
 class Jobs:
@@ -95,22 +109,82 @@ def run(composed: "DictConfig") -> float | None:
     is_sweep = context.mode == RunMode.MULTIRUN
     if is_sweep:
         print(f"run {context.job.num} of the sweep: {' '.join(overrides)}", flush=True)
-    if is_sweep and composed.fail_fast and _failures():
-        _record(Failure(overrides, str(folder), "", "", False))
-        _remove_if_empty(folder)
+    if is_sweep and composed.fail_fast and skips(overrides, folder):
         return None
     try:
-        return _train(composed, folder, overrides)
+        return finish(prepare(composed))
     except Exception as error:
-        from podracer.conversion import ConfigError
-
-        reason = str(error).partition("\n")[0]
-        _record(Failure(overrides, str(folder), type(error).__name__, reason, isinstance(error, ConfigError)))
-        _reported.append(error)
-        report(error)
+        fail(overrides, folder, error)
         if is_sweep:
             raise  # a sweeper has to know
         return None
+    finally:
+        remove_if_empty(folder)  # Hydra has made it; a run that is refused or lies elsewhere has put nothing in it
+
+
+def prepare(composed: "DictConfig") -> Job:
+    """Finds out what is to be done for a job that Hydra has composed; moves what a run left that cannot go on.
+
+    Raises:
+      ConfigError: for settings that are refused.
+    """
+    from hydra.core.hydra_config import HydraConfig
+
+    from podracer.checkpoint import latest
+    from podracer.composition import to_mapping
+    from podracer.config import config_from_mapping
+    from podracer.resume import changed_config, completed, set_aside
+
+    context = HydraConfig.get()
+    folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
+    config = config_from_mapping(to_mapping(composed))
+    if config.resume is None:
+        return Job(config, folder, overrides, "begin")
+    if config.resume != "auto":
+        folder = Path(config.resume)
+        return Job(changed_config(folder, overrides), folder, overrides, "resume")
+    # A job that is started again by the same command: it is done, or goes on where it was, or begins.
+    config = dataclasses.replace(config, resume=None)
+    if completed(folder, config) is not None:
+        return Job(config, folder, overrides, "completed")
+    if latest(folder) is not None:
+        return Job(config, folder, overrides, "resume")
+    set_aside(folder, config)
+    return Job(config, folder, overrides, "begin")
+
+
+def finish(job: Job) -> float | None:
+    """Does what is to be done for a job by itself, and returns its final return."""
+    from podracer.api import resume, train
+    from podracer.resume import completed
+
+    match job.todo:
+        case "begin":
+            return train(job.config, job.folder, job.command)["final_return"]
+        case "resume":
+            return resume(job.folder, job.config, job.command)["final_return"]
+    print(f"{job.folder} is completed", flush=True)
+    return completed(job.folder, job.config)["final_return"]
+
+
+def fail(overrides: Sequence[str], folder: Path, error: Exception) -> None:
+    """Keeps a failed job for the end of the command, and tells of it; of an error that several share, once."""
+    from podracer.conversion import ConfigError
+
+    reason = str(error).partition("\n")[0]
+    _record(Failure(list(overrides), str(folder), type(error).__name__, reason, isinstance(error, ConfigError)))
+    if not any(known is error for known in _reported):
+        _reported.append(error)
+        report(error)
+
+
+def skips(overrides: Sequence[str], folder: Path) -> bool:
+    """Whether a job of a sweep with `fail_fast` is not to be started, as another has failed; notes it then."""
+    if not _failures():
+        return False
+    _record(Failure(list(overrides), str(folder), "", "", False))
+    remove_if_empty(folder)
+    return True
 
 
 def report(error: Exception) -> int:
@@ -124,44 +198,7 @@ def report(error: Exception) -> int:
     return FAILED
 
 
-def _train(composed: "DictConfig", folder: Path, overrides: Sequence[str]) -> float | None:
-    from podracer.composition import to_mapping
-    from podracer.config import config_from_mapping
-
-    try:
-        config = config_from_mapping(to_mapping(composed))
-        command = ["podracer", "train", *overrides]
-        if config.resume is None:
-            from podracer.api import train
-
-            return train(config, folder, command)["final_return"]
-        return _resume(config, folder, overrides, command)
-    finally:
-        _remove_if_empty(folder)  # Hydra has made it; a run that is refused or lies elsewhere has put nothing in it
-
-
-def _resume(config: "Config", folder: Path, overrides: Sequence[str], command: Sequence[str]) -> float | None:
-    from podracer.api import resume, train
-    from podracer.checkpoint import latest
-    from podracer.resume import changed_config, completed, set_aside
-
-    if config.resume != "auto":
-        folder = Path(config.resume)
-        return resume(folder, changed_config(folder, overrides), command)["final_return"]
-    # A job that is started again by the same command: it is done, or goes on where it was, or begins.
-    config = dataclasses.replace(config, resume=None)
-    result: dict[str, Any] | None = completed(folder, config)
-    if result is not None:
-        print(f"{folder} is completed", flush=True)
-    elif latest(folder) is not None:
-        result = resume(folder, config, command)
-    else:
-        set_aside(folder, config)
-        result = train(config, folder, command)
-    return result["final_return"]
-
-
-def _remove_if_empty(folder: Path) -> None:
+def remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
 

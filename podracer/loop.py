@@ -2,55 +2,28 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from podracer.advice import advise
 from podracer.checkpoint import CheckpointConfig, Saved
+from podracer.driving import Single, drive
 from podracer.faults import FaultsConfig, NonFiniteError
 from podracer.interrupts import Interrupts
 from podracer.logging import Logger, Row, train_values
 from podracer.parallel.mesh import Plan
+from podracer.progress import Progress
 from podracer.replay.recorder import Recorder
-from podracer.runner import Due, Episodes, Report, Runner, merge_episodes, no_episodes
+from podracer.runner import Due, Report, Runner, merge_episodes
 from podracer.runners.evaluator import Evaluate, EvaluationConfig, EvaluationResult
 from podracer.runners.workers import Stopped, Workers, call_in_worker
 from podracer.saving import Saving
+from podracer.tracing import Trace
+from podracer.trees import Arrays
 from podracer.types import PolicySnapshot
-
-# The updates between which `profile=true` records a trace.
-PROFILED_UPDATES = (10, 15)
-
-
-@dataclass
-class Progress:
-    """What is known of a run so far."""
-
-    updates: int = 0
-    env_steps: int = 0
-    episodes: Episodes = field(default_factory=no_episodes)
-    train_seconds: float = 0.0
-    compile_seconds: float = 0.0
-    steady_seconds: float = 0.0  # of the chunks after the first
-    steady_env_steps: int = 0
-    best_return: float | None = None
-    final_return: float | None = None
-    policy_lag_sum: float = 0.0
-    policy_lag_max: float = 0.0
-    wall_seconds: float = 0.0  # up to the last report
-    seconds: dict[str, float] = field(default_factory=dict)  # by activity, as rows name them
-
-    def to_plain(self) -> dict[str, Any]:
-        return {**vars(self), "episodes": list(self.episodes)}
-
-    @staticmethod
-    def from_plain(values: Mapping[str, Any]) -> "Progress":
-        return Progress(**{**values, "episodes": Episodes(*values["episodes"])})
 
 
 class Loop:
@@ -71,6 +44,7 @@ class Loop:
         saved: Saved | None = None,
         recorder: Recorder | None = None,
         saved_policy: Callable[[], PolicySnapshot] | None = None,
+        interrupts: Interrupts | None = None,
     ):
         """Starts nothing yet.
 
@@ -88,12 +62,13 @@ class Loop:
           saved: a checkpoint to go on from; None begins.
           recorder: what the runner's store records with; None where nothing is recorded.
           saved_policy: reads what the checkpoint acts with.
+          interrupts: one for all runs that are trained together; None is one of its own.
         """
         self._runner = runner
         self._plan = plan
         self._evaluate = evaluate
         self._evaluations = evaluation_updates(plan.updates, evaluation)
-        self._trace = _Trace(folder / "profile" if profile and folder is not None else None, plan.updates)
+        self._trace = Trace(folder / "profile" if profile and folder is not None else None, plan.updates)
         self._logger = logger
         self._console = console
         self._saved = saved
@@ -101,30 +76,28 @@ class Loop:
         self._faults = faults or FaultsConfig()
         self._recorder = recorder
         self._saved_policy = saved_policy
-        self._interrupts = Interrupts()
+        self.interrupts = interrupts or Interrupts()
         self.progress = Progress() if saved is None else Progress.from_plain(saved.meta["progress"])
         if self.progress.updates < plan.updates:
             self.progress.final_return = None  # of a run whose budget has grown, it is yet to come
         self._started = time.monotonic() - self.progress.wall_seconds
 
     def run(self) -> None:
-        """Trains to the end of the budget.
+        """Trains to the end of the budget; see `drive`."""
+        drive([self], Single(self._runner))
 
-        Raises:
-          KeyboardInterrupt: a signal came. The update in hand was finished and saved if it ended in time.
-        """
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keeps open what a run writes to while it is trained."""
         self._console.phase("compiling")
         recorder = self._recorder or contextlib.nullcontext()
-        with self._interrupts, contextlib.closing(self._saving), recorder:
-            state = call_in_worker("init", lambda workers: self._start())
-            self._make_up_evaluation()
-            with contextlib.closing(self._trace), contextlib.closing(self._runner.run(state, self._due)) as reports:
-                del state  # it is donated
-                for report in reports:
-                    self._interrupts.has_work = True
-                    self._handle(report)
-                    if self._interrupts.requested and report.snapshot is not None:
-                        raise KeyboardInterrupt
+        with contextlib.closing(self._saving), recorder, contextlib.closing(self._trace):
+            yield
+
+    def take_saved(self) -> Arrays | None:
+        """What the run goes on from, once, as a replay may be large; None where it begins."""
+        saved, self._saved = self._saved, None
+        return None if saved is None else saved.state
 
     def result(self, status: str) -> dict[str, Any]:
         """Summarises the run so far, as `result.json` holds it."""
@@ -148,22 +121,20 @@ class Loop:
             "advice": advice.text if (advice := advise(self._plan, progress.seconds)) else None,
         }
 
-    def _start(self) -> Any:
-        saved, self._saved = self._saved, None  # a replay may be large
-        return self._runner.init() if saved is None else self._runner.restore(saved.state)
-
     def _wall_seconds(self) -> float:
         return time.monotonic() - self._started
 
-    def _due(self, updates: int) -> Due:
-        if self._interrupts.requested or self._saving.is_overdue():
+    def due(self, updates: int) -> Due:
+        """What falls due next after a number of updates."""
+        if self.interrupts.requested or self._saving.is_overdue():
             return Due(updates + 1, snapshot=True, state=self._saving.keeps_state)
         # A snapshot makes the runner pause, so that a trace begins and ends between updates.
         saves = [*self._evaluations, *self._saving.next_after(updates)]
         end = min(n for n in saves + self._trace.updates if n > updates)
         return Due(end, snapshot=True, state=end in saves and self._saving.keeps_state)
 
-    def _handle(self, report: Report) -> None:
+    def handle(self, report: Report) -> None:
+        """Logs a report, and evaluates and saves what it carries."""
         if self._recorder is not None:
             self._recorder.check()
         values = train_values(report, report.env_steps - self.progress.env_steps)
@@ -190,10 +161,10 @@ class Loop:
             if is_evaluated and self._evaluate is not None:
                 episode_return = self._run_evaluation(report.snapshot)
         finally:  # what was to be evaluated is kept, also if that fails
-            self._interrupts.arrived()
+            self.interrupts.arrived()
             if self._recorder is not None and report.state is not None:
                 self._recorder.flush()  # a run that goes on from here finds all that came before
-            if is_evaluated or report.state is not None or self._interrupts.requested:
+            if is_evaluated or report.state is not None or self.interrupts.requested:
                 self._saving.save(report, self.progress.to_plain(), episode_return)
 
     def _account(self, report: Report) -> None:
@@ -211,7 +182,7 @@ class Loop:
         progress.updates, progress.env_steps = report.updates, report.env_steps
         progress.wall_seconds = self._wall_seconds()
 
-    def _make_up_evaluation(self) -> None:
+    def make_up_evaluation(self) -> None:
         """Evaluates what the run goes on with, if a signal had interrupted that."""
         if self._saved_policy is None or self._evaluate is None or self.progress.updates not in self._evaluations:
             return
@@ -229,8 +200,8 @@ class Loop:
         started = time.monotonic()
 
         def evaluate(workers: Workers) -> EvaluationResult:
-            result = self._evaluate(policy, lambda: workers.stopping or self._interrupts.requested)
-            if self._interrupts.requested:
+            result = self._evaluate(policy, lambda: workers.stopping or self.interrupts.requested)
+            if self.interrupts.requested:
                 raise Stopped  # it may be of fewer episodes
             return result
 
@@ -251,34 +222,6 @@ class Loop:
             progress.best_return = mean
         if progress.updates == self._evaluations[-1]:
             progress.final_return = mean
-
-
-class _Trace:
-    """A trace of `PROFILED_UPDATES`, or of the last updates of a run that has fewer."""
-
-    def __init__(self, folder: Path | None, total_updates: int):
-        """Args: folder: where it is written to; None writes none."""
-        self._folder = folder
-        self._is_running = False
-        self.updates: list[int] = []  # after which it begins and ends
-        # There is no moment between updates before the first, so a run of one has no trace.
-        if folder is not None and total_updates > 1:
-            first, last = PROFILED_UPDATES
-            self.updates = [min(first, total_updates - 1), min(last, total_updates)]
-
-    def begin_at(self, updates: int) -> None:
-        if updates in self.updates[:1]:
-            jax.profiler.start_trace(self._folder)
-            self._is_running = True
-
-    def end_at(self, updates: int) -> None:
-        if updates in self.updates[1:]:
-            self.close()
-
-    def close(self) -> None:
-        if self._is_running:
-            self._is_running = False
-            jax.profiler.stop_trace()
 
 
 def evaluation_updates(updates: int, config: EvaluationConfig) -> list[int]:

@@ -1,13 +1,16 @@
 """A trained policy outside of training: NumPy observations in, the environment's own actions out."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from podracer.agent import Agent
 from podracer.randomness import run_key
+from podracer.runners.learn import snapshot
 from podracer.spaces import to_env_action
-from podracer.types import Array, ArrayTree, PolicySnapshot, StepType, TimeStep
+from podracer.types import Array, ArrayTree, Key, PolicySnapshot, StepType, TimeStep
 
 
 class Policy:
@@ -58,3 +61,13 @@ class Policy:
         self._calls += 1
         self._state, action = self._act(self._snapshot, self._state, timestep, key, greedy=greedy)
         return to_env_action(self._agent.spec.action, np.asarray(action), np)
+
+
+def example_snapshot(agent: Agent) -> PolicySnapshot:
+    """The shapes of what an agent acts with."""
+    agent = dataclasses.replace(agent, axis_name=None)
+
+    def example(key: Key) -> PolicySnapshot:
+        return snapshot(agent, agent.init_learner(key), jnp.int32(0), 1)
+
+    return jax.eval_shape(example, run_key(0))

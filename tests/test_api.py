@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from podracer import api, checkpoint
+from podracer import api, checkpoint, training
 from podracer.build import Run
 from podracer.config import load_config, read_config
 from podracer.conversion import ConfigError
@@ -132,7 +132,9 @@ def sebulba(agent=None, **env):
 
 def run_double(monkeypatch, tmp_path, runner, evaluate=None):
     config = load_config([*SMALL, "evaluation.num_evaluations=25"])
-    monkeypatch.setattr(api, "build", lambda config: Run(runner.plan, runner.agent, runner, evaluate, recorder=None))
+    monkeypatch.setattr(
+        training, "build", lambda config: Run(runner.plan, runner.agent, runner, evaluate, recorder=None)
+    )
     started = time.monotonic()
     try:
         api.train(config, tmp_path)
@@ -190,7 +192,7 @@ def test_B01_an_evaluator_that_raises(monkeypatch, tmp_path, runner):
 @pytest.mark.parametrize("runner", ["anakin", "sebulba"])
 def test_B01_a_logger_that_raises(monkeypatch, tmp_path, runner):
     runner = make_anakin(updates=100) if runner == "anakin" else sebulba()[0]
-    monkeypatch.setattr(api, "make_logger", lambda *args, **kwargs: FullDisk())
+    monkeypatch.setattr(training, "make_logger", lambda *args, **kwargs: FullDisk())
     error = run_double(monkeypatch, tmp_path, runner)
     assert isinstance(error, OSError)
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "failed"

@@ -8,6 +8,7 @@ import yaml
 from podracer import api, checkpoint, cli
 from podracer.config import load_config, read_config
 from podracer.conversion import ConfigError
+from podracer.loop import Loop
 from podracer.resume import changed_config, changes
 from tests.test_api import ANAKIN, DOUBLE, SEBULBA, SMALL, rows
 
@@ -26,14 +27,14 @@ def comparable(row):
 
 def interrupt_after(monkeypatch, updates):
     """Makes the run stop, as a signal does, after so many updates."""
-    handle = api.Loop._handle
+    handle = Loop.handle
 
     def handle_and_stop(self, report):
         handle(self, report)
         if report.updates >= updates:
-            self._interrupts.requested = True
+            self.interrupts.requested = True
 
-    monkeypatch.setattr(api.Loop, "_handle", handle_and_stop)
+    monkeypatch.setattr(Loop, "handle", handle_and_stop)
 
 
 def interrupted(monkeypatch, folder, runner, updates=8, *more):
@@ -63,14 +64,14 @@ def test_B27_an_interrupted_run_goes_on_without_a_seam(monkeypatch, tmp_path, ru
 @pytest.mark.parametrize("updates", [7, 20], ids=["periodic", "final"])
 def test_B04_B27_an_evaluation_that_a_signal_ended_is_made_up_once(monkeypatch, tmp_path, updates):
     whole = api.train(load_config(overrides(ANAKIN)), tmp_path / "whole")
-    evaluate = api.Loop._run_evaluation
+    evaluate = Loop._run_evaluation
 
     def stop_and_evaluate(self, policy):
-        self._interrupts.requested |= self.progress.updates == updates
+        self.interrupts.requested |= self.progress.updates == updates
         return evaluate(self, policy)
 
     with monkeypatch.context() as patch:
-        patch.setattr(api.Loop, "_run_evaluation", stop_and_evaluate)
+        patch.setattr(Loop, "_run_evaluation", stop_and_evaluate)
         with pytest.raises(KeyboardInterrupt):
             api.train(load_config(overrides(ANAKIN)), tmp_path / "cut")
     assert checkpoint.latest(tmp_path / "cut") == updates

@@ -9,6 +9,8 @@ from podracer.parallel.mesh import Plan
 
 LEARNER_AXIS = "learner"
 """The mesh axis over which gradients are averaged."""
+MEMBER_AXIS = "member"
+"""The mesh axis of runs that are trained together; nothing is averaged over it."""
 
 
 def learner_mesh(plan: Plan) -> Mesh:
@@ -21,6 +23,18 @@ def learner_mesh(plan: Plan) -> Mesh:
     devices = np.array([host[index] for host in hosts for index in plan.learner_ids])
     # `jax.make_mesh` would make the axis Explicit, and agents say nothing of shardings.
     return Mesh(devices, (LEARNER_AXIS,), axis_types=(AxisType.Auto,))
+
+
+def member_mesh(num_members: int) -> Mesh:
+    """Makes the mesh of runs that are trained together, each on one device: no more devices than members.
+
+    Raises:
+      PlanError: there are several processes.
+    """
+    if jax.process_count() > 1:
+        raise PlanError(f"runs are trained together by one process, and here are {jax.process_count()}")
+    devices = np.array(jax.local_devices()[:num_members])
+    return Mesh(devices, (MEMBER_AXIS,), axis_types=(AxisType.Auto,))
 
 
 def actor_devices(plan: Plan) -> list[jax.Device]:

@@ -124,7 +124,7 @@ class ActorThread:
     def _run(self, env: HostEnv) -> None:
         sharding = SingleDeviceSharding(self.device)
         key = jax.device_put(run_key(self.plan.seed), sharding)
-        hyper = {name: np.float32(value) for name, value in hyper_parameters(self.agent).items()}
+        hyper = hyper_parameters(self.agent)
         hyper = jax.device_put(hyper, sharding)
         act_key = shard_key(key, Role.ACT, self.shard)
         state = self._start(env, key, sharding)

@@ -8,8 +8,8 @@ the last one are read, so that the devices never wait for the host.
 "Podracer architectures for scalable Reinforcement Learning", Hessel et al., arXiv 2104.06272, section 2.
 """
 
-import time
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,13 +26,13 @@ from podracer.parallel.spmd import REPLICATED, axis_name, put, shardings, spmd
 from podracer.randomness import Role, run_key, shard_key
 from podracer.replay.base import Replay
 from podracer.runner import Due, Report
-from podracer.runners.learn import Learned, learn, mean_metrics, snapshot
-from podracer.runners.pacing import ChunkSizes
+from podracer.runners.chunks import AnakinState, Chunks, Totals
+from podracer.runners.learn import learn, snapshot
 from podracer.runners.restoring import restore_device
-from podracer.runners.unroll import ActorCarry, UnrollSums, example_trajectory, merge_sums, to_episodes, unroll_scan
-from podracer.runners.workers import Reports, Stopped, Workers
+from podracer.runners.unroll import ActorCarry, example_trajectory, merge_sums, unroll_scan
+from podracer.runners.workers import Reports, Workers
 from podracer.trees import Arrays, subtree
-from podracer.types import Array, ArrayTree, PolicySnapshot
+from podracer.types import Array, ArrayTree, Key, PolicySnapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +56,6 @@ class DeviceState(NamedTuple):
     updates: Array  # [] int32
 
 
-class AnakinState(NamedTuple):
-    device: DeviceState
-    updates: int
-    env_steps: int  # a Python integer: it outgrows 32 bits
-
-
-class Totals(NamedTuple):
-    """What a call sums over its updates."""
-
-    learned: Learned  # the same on every device
-    unrolls: UnrollSums  # [D] each
-
-
 @dataclass(frozen=True)
 class Anakin:
     """Runs an agent in JAX environments. See `podracer.runner.Runner`."""
@@ -83,9 +70,9 @@ class Anakin:
     def init(self) -> AnakinState:
         """Makes the state of a new run on the mesh."""
         specs = self._specs()
-        init = spmd(self._init, self.mesh, REPLICATED, specs)
+        init = spmd(self.init_device, self.mesh, REPLICATED, specs)
         program = jax.jit(init, out_shardings=shardings(self.mesh, specs))
-        return AnakinState(program(run_key(self.plan.seed)), 0, 0)
+        return AnakinState(program(hyper_parameters(self.agent), run_key(self.plan.seed)), 0, 0)
 
     def restore(self, arrays: Arrays) -> AnakinState:
         """Puts a saved state on the mesh."""
@@ -96,38 +83,59 @@ class Anakin:
 
     def run(self, state: AnakinState, due: Callable[[int], Due]) -> Iterator[Report]:
         """Trains until the budget is spent; one report a call of the compiled program."""
+        device, updates, env_steps = state
         with Workers() as workers:
-            reports: Reports[Report] = Reports(workers)
-            workers.start("anakin", _Thread(self, state, due, reports).run)
-            yield from reports
+            reports: Reports[Sequence[Report]] = Reports(workers)
+            chunks = Chunks(self, device, updates, [env_steps], due, reports, self.config.updates_per_call)
+            workers.start("anakin", chunks.run)
+            for (report,) in reports:
+                yield report
 
     def program(self) -> Callable[..., tuple[DeviceState, Totals]]:
         """The jitted program: `(hyper, state, num_updates, key) -> (state, totals)`, the state donated."""
         specs = self._specs()
         out_specs = specs, Totals(REPLICATED, PartitionSpec(self.mesh.axis_names[0]))
-        chunk = spmd(self._chunk, self.mesh, (REPLICATED, specs, REPLICATED, REPLICATED), out_specs)
+        chunk = spmd(self.chunk, self.mesh, (REPLICATED, specs, REPLICATED, REPLICATED), out_specs)
         return jax.jit(chunk, donate_argnums=1)
+
+    def compile(self, state: DeviceState) -> Callable[[DeviceState, int], tuple[DeviceState, Totals]]:
+        """Compiles the program, and puts its constant arguments in place; see `podracer.runners.chunks`."""
+        # On the mesh once, not from the first device at every call.
+        replicated = NamedSharding(self.mesh, REPLICATED)
+        hyper, key = jax.device_put((hyper_parameters(self.agent), run_key(self.plan.seed)), replicated)
+        return compiled(self.program(), hyper, state, key)
+
+    def snapshots(self, state: DeviceState) -> Sequence[PolicySnapshot]:
+        return [self._snapshot(state)]
+
+    def split(self, tree: ArrayTree) -> Sequence[ArrayTree]:
+        return [tree]
+
+    @functools.cached_property
+    def _snapshot(self) -> Callable[[DeviceState], PolicySnapshot]:
+        return jax.jit(lambda state: snapshot(self.agent, state.learner, state.updates, self.plan.updates))
 
     def _specs(self) -> DeviceState:
         shard = PartitionSpec(self.mesh.axis_names[0])
         return DeviceState(learner=REPLICATED, replay=shard, actor=shard, updates=REPLICATED)
 
-    def _init(self, key: jax.Array) -> DeviceState:
+    def init_device(self, hyper: dict[str, Array], key: Key) -> DeviceState:
         """One device's share of a new state."""
+        agent = with_hyper_parameters(self.agent, hyper)
         shard, num_envs = self._shard(), self.plan.envs_per_actor
-        learner_state = self.agent.init_learner(shard_key(key, Role.INIT_LEARNER, 0))
+        learner_state = agent.init_learner(shard_key(key, Role.INIT_LEARNER, 0))
         env_state, timestep = self.env.reset(shard_key(key, Role.ENV_RESET, shard), num_envs)
         env_indices = shard * num_envs + jnp.arange(num_envs, dtype=jnp.int32)
-        actor_state = self.agent.init_actor(shard_key(key, Role.INIT_ACTOR, shard), env_indices, self.plan.num_envs)
+        actor_state = agent.init_actor(shard_key(key, Role.INIT_ACTOR, shard), env_indices, self.plan.num_envs)
         carry = ActorCarry(env_state, timestep, actor_state)
-        example = example_trajectory(self.agent, self.env.spec, self.plan.num_envs, num_envs)
+        example = example_trajectory(agent, self.env.spec, self.plan.num_envs, num_envs)
         return DeviceState(learner_state, self.replay.init(example), carry, jnp.zeros((), jnp.int32))
 
     def _shard(self) -> Array:
         return collectives.axis_index(axis_name(self.mesh))
 
-    def _chunk(
-        self, hyper: dict[str, Array], state: DeviceState, num_updates: Array, key: jax.Array
+    def chunk(
+        self, hyper: dict[str, Array], state: DeviceState, num_updates: Array, key: Key
     ) -> tuple[DeviceState, Totals]:
         """`num_updates` times unroll and learn, on one device."""
         agent = with_hyper_parameters(self.agent, hyper)
@@ -159,96 +167,10 @@ class Anakin:
         return state, totals._replace(unrolls=jax.tree.map(lambda leaf: leaf[None], totals.unrolls))
 
 
-class _Call(NamedTuple):
-    """A call of the program that was dispatched and not read yet."""
-
-    updates: int  # total at its end
-    num_updates: int
-    totals: Totals
-    snapshot: PolicySnapshot | None
-    state: DeviceState | None
-
-
-class _Thread:
-    """What compiles the program and calls it: `run` is the thread's target."""
-
-    def __init__(self, runner: Anakin, state: AnakinState, due: Callable[[int], Due], reports: Reports[Report]):
-        self._runner, self._due, self._reports = runner, due, reports
-        self._device, self._updates, self._env_steps = state
-        self._sizes = ChunkSizes(runner.config.updates_per_call)
-        self._completed = 0.0  # when the last call that was read had ended
-        self._compile_seconds = 0.0
-        total = runner.plan.updates
-        self._take_snapshot = jax.jit(lambda s: snapshot(runner.agent, s.learner, s.updates, total))
-
-    def run(self) -> None:
-        """Calls the program until the budget is spent."""
-        program = self._compile()
-        pending: _Call | None = None
-        while self._updates < self._runner.plan.updates:
-            call = self._dispatch(program)
-            try:
-                if pending is not None:
-                    self._reports.send(self._read(pending))
-            except Stopped:
-                jax.block_until_ready(self._device)  # a process that exits while its devices compute may crash
-                raise
-            pending = call
-            if call.snapshot is not None or call.state is not None:
-                # Whoever asked works on the same devices: training pauses, so that neither is timed with the other.
-                self._reports.send(self._read(call), pause=True)
-                pending, self._completed = None, time.monotonic()
-        if pending is not None:
-            self._reports.send(self._read(pending))
-        self._reports.end()
-
-    def _compile(self) -> Callable[[DeviceState, int], tuple[DeviceState, Totals]]:
-        """Compiles ahead, so that it is timed apart, and puts the program's constant arguments in place."""
-        started = time.monotonic()
-        runner = self._runner
-        hyper = {name: np.float32(value) for name, value in hyper_parameters(runner.agent).items()}
-        # On the mesh once, not from the first device at every call.
-        hyper, key = jax.device_put((hyper, run_key(runner.plan.seed)), NamedSharding(runner.mesh, REPLICATED))
-        program = runner.program()
-        if not jax.config.jax_disable_jit:
-            program = program.lower(hyper, self._device, np.int32(1), key).compile()
-        self._completed = time.monotonic()
-        self._compile_seconds = self._completed - started
-        return lambda device, num_updates: program(hyper, device, np.int32(num_updates), key)
-
-    def _dispatch(self, program: Callable[[DeviceState, int], tuple[DeviceState, Totals]]) -> _Call:
-        due = self._due(self._updates)
-        end = min(due.updates, self._runner.plan.updates)
-        num_updates = min(self._sizes.next(), end - self._updates)
-        self._device, totals = program(self._device, num_updates)
-        self._updates += num_updates
-        is_due = self._updates == end
-        return _Call(
-            self._updates,
-            num_updates,
-            totals,
-            self._take_snapshot(self._device) if is_due and due.snapshot else None,
-            self._device if is_due and due.state else None,
-        )
-
-    def _read(self, call: _Call) -> Report:
-        """Waits for a call and reports it."""
-        totals = jax.device_get(call.totals)
-        now = time.monotonic()
-        seconds, self._completed = now - self._completed, now
-        self._sizes.record(call.num_updates, seconds)
-        self._env_steps += int(totals.unrolls.env_steps.sum(dtype="int64"))
-        compile_seconds, self._compile_seconds = self._compile_seconds, 0.0
-        return Report(
-            updates=call.updates,
-            env_steps=self._env_steps,
-            metrics=mean_metrics(totals.learned),
-            episodes=to_episodes(totals.unrolls),
-            timings={"train_seconds": seconds, "compile_seconds": compile_seconds},
-            counters={
-                "agent_updates": int(totals.learned.agent_updates),
-                "skipped_updates": int(totals.learned.skipped),
-            },
-            snapshot=call.snapshot,
-            state=None if call.state is None else AnakinState(call.state, call.updates, self._env_steps),
-        )
+def compiled(
+    program: Callable[..., tuple[ArrayTree, ArrayTree]], hyper: ArrayTree, state: ArrayTree, keys: Key
+) -> Callable[[ArrayTree, int], tuple[ArrayTree, ArrayTree]]:
+    """Compiles a program for the shapes of its arguments, of which the state and the number of updates are left."""
+    if not jax.config.jax_disable_jit:
+        program = program.lower(hyper, state, np.int32(1), keys).compile()
+    return lambda state, num_updates: program(hyper, state, np.int32(num_updates), keys)

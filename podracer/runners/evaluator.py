@@ -5,6 +5,7 @@ touches neither the randomness nor the statistics of training.
 """
 
 import contextlib
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podracer.agent import Agent
+from podracer.agent import Agent, hyper_parameters, with_hyper_parameters
 from podracer.envs.base import BatchedEnv, HostEnv
 from podracer.randomness import Role, host_seeds, run_key, shard_key
 from podracer.types import Array, ArrayTree, PolicySnapshot, TimeStep
@@ -107,27 +108,46 @@ Evaluate = Callable[[PolicySnapshot, Callable[[], bool]], EvaluationResult]
 _STEPS_PER_CALL = 256
 
 
-def jax_evaluator(agent: Agent, env: BatchedEnv, config: EvaluationConfig) -> Evaluate:
-    """Evaluates in JAX environments, many steps a call of one compiled program."""
-    quota = quotas(config.num_episodes, config.num_envs)
-    num_envs, limit = len(quota), config.max_steps * int(quota.max())
+class JaxEvaluator:
+    """Evaluates in JAX environments, many steps a call of one compiled program; an `Evaluate`."""
 
-    @jax.jit
-    def start() -> _Carry:
-        key = run_key(config.seed)
-        env_state, timestep = env.reset(shard_key(key, Role.ENV_RESET, 0), num_envs)
+    def __init__(self, agent: Agent, env: BatchedEnv, config: EvaluationConfig):
+        self._agent, self._env, self._config = agent, env, config
+        self._quota = quotas(config.num_episodes, config.num_envs)
+        self._limit = config.max_steps * int(self._quota.max())
+        self._hyper = hyper_parameters(agent)
+        self._start, self._advance = jax.jit(self._start), jax.jit(self._advance)
+
+    def of(self, agent: Agent) -> "JaxEvaluator":
+        """The same, by the same compiled program, for an agent that differs in traceable fields alone."""
+        evaluator = copy.copy(self)
+        evaluator._hyper = hyper_parameters(agent)
+        return evaluator
+
+    def __call__(self, policy: PolicySnapshot, stopping: Callable[[], bool]) -> EvaluationResult:
+        policy = _on_one_device(policy)
+        with jax.default_device(_device(policy)):
+            carry, is_running = self._start(self._hyper), True
+            while is_running and not stopping():
+                carry, is_running = self._advance(self._hyper, policy, carry)
+        tally, timestep = jax.device_get((carry.tally, carry.timestep))
+        return _result(tally, self._quota, timestep)
+
+    def _start(self, hyper: dict[str, Array]) -> _Carry:
+        key, num_envs = run_key(self._config.seed), len(self._quota)
+        env_state, timestep = self._env.reset(shard_key(key, Role.ENV_RESET, 0), num_envs)
         indices = jnp.arange(num_envs, dtype=jnp.int32)
+        agent = with_hyper_parameters(self._agent, hyper)
         actor_state = agent.init_actor(shard_key(key, Role.INIT_ACTOR, 0), indices, num_envs)
-        return _Carry(jnp.int32(0), env_state, timestep, actor_state, _empty(quota, jnp))
+        return _Carry(jnp.int32(0), env_state, timestep, actor_state, _empty(self._quota, jnp))
 
-    def proceeds(carry: _Carry) -> Array:
-        return (carry.time < limit) & jnp.any(carry.tally.count < quota)
-
-    @jax.jit
-    def advance(policy: PolicySnapshot, carry: _Carry) -> tuple[_Carry, Array]:
-        key = run_key(config.seed)
+    def _advance(self, hyper: dict[str, Array], policy: PolicySnapshot, carry: _Carry) -> tuple[_Carry, Array]:
+        agent, key = with_hyper_parameters(self._agent, hyper), run_key(self._config.seed)
         act_key, env_key = shard_key(key, Role.ACT, 0), shard_key(key, Role.ENV_STEP, 0)
         end = carry.time + _STEPS_PER_CALL
+
+        def proceeds(carry: _Carry) -> Array:
+            return (carry.time < self._limit) & jnp.any(carry.tally.count < self._quota)
 
         def step(carry: _Carry) -> _Carry:
             time, env_state, timestep, actor_state, tally = carry
@@ -136,23 +156,13 @@ def jax_evaluator(agent: Agent, env: BatchedEnv, config: EvaluationConfig) -> Ev
                 actor_state,
                 timestep._replace(extras=()),
                 jax.random.fold_in(act_key, time),
-                evaluation=config.greedy,
+                evaluation=self._config.greedy,
             )
-            env_state, timestep = env.step(jax.random.fold_in(env_key, time), env_state, output.action)
-            return _Carry(time + 1, env_state, timestep, actor_state, _take(tally, quota, timestep, jnp))
+            env_state, timestep = self._env.step(jax.random.fold_in(env_key, time), env_state, output.action)
+            return _Carry(time + 1, env_state, timestep, actor_state, _take(tally, self._quota, timestep, jnp))
 
         carry = jax.lax.while_loop(lambda carry: proceeds(carry) & (carry.time < end), step, carry)
         return carry, proceeds(carry)
-
-    def evaluate(policy: PolicySnapshot, stopping: Callable[[], bool]) -> EvaluationResult:
-        policy = _on_one_device(policy)
-        with jax.default_device(_device(policy)):
-            carry, is_running = start(), True
-            while is_running and not stopping():
-                carry, is_running = advance(policy, carry)
-        return _result(*jax.device_get((carry.tally, quota, carry.timestep)))
-
-    return evaluate
 
 
 def host_evaluator(agent: Agent, make_env: Callable[[int], HostEnv], config: EvaluationConfig) -> Evaluate:

@@ -64,7 +64,7 @@ class Learner:
         self._waiting = [collections.deque(unrolls) for unrolls in state.waiting] or [
             collections.deque() for _ in queues
         ]
-        hyper = {name: np.float32(value) for name, value in hyper_parameters(runner.agent).items()}
+        hyper = hyper_parameters(runner.agent)
         # On the mesh once, not from the first device at every update.
         replicated = NamedSharding(runner.mesh, REPLICATED)
         self._hyper, self._key = jax.device_put((hyper, run_key(runner.plan.seed)), replicated)

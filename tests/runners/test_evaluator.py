@@ -13,7 +13,7 @@ from podracer.envs.host_stream import NextStepStream
 from podracer.envs.wrappers import wrap
 from podracer.networks.config import NetworkConfig
 from podracer.randomness import host_seeds
-from podracer.runners.evaluator import EvaluationConfig, host_evaluator, jax_evaluator, quotas
+from podracer.runners.evaluator import EvaluationConfig, JaxEvaluator, host_evaluator, quotas
 from podracer.runners.learn import snapshot
 from podracer.spaces import Box, Discrete, EnvSpec
 from podracer.types import PolicySnapshot
@@ -84,7 +84,7 @@ def going_on():
 
 def evaluate_jax(config, long=100, agent=None):
     env = AutoReset(wrap(UnequalJax(long), EnvConfig(suite="custom_jax")), "next_step", None)
-    return jax_evaluator(agent or RecordingAgent(), env, config)(policy(), going_on)
+    return JaxEvaluator(agent or RecordingAgent(), env, config)(policy(), going_on)
 
 
 def evaluate_host(config, **kwargs):
@@ -144,7 +144,7 @@ def test_a_long_evaluation_is_many_calls_and_ends_early_when_told_to():
     assert set(evaluate_jax(config, long=600).lengths.tolist()) == {1, 600}
     looks = []
     env = AutoReset(wrap(UnequalJax(10**6), EnvConfig(suite="custom_jax")), "next_step", None)
-    jax_evaluator(RecordingAgent(), env, config)(policy(), lambda: looks.append(0) or len(looks) == 3)
+    JaxEvaluator(RecordingAgent(), env, config)(policy(), lambda: looks.append(0) or len(looks) == 3)
     assert len(looks) == 3
 
 
@@ -199,7 +199,7 @@ def test_B29_evaluation_acts_with_the_given_statistics_and_leaves_them_alone():
         )
     )
     env = AutoReset(wrap(RewardsOne(), EnvConfig(suite="custom_jax")), "next_step", None)
-    evaluate = jax_evaluator(agent, env, EvaluationConfig(num_episodes=100, num_envs=10))
+    evaluate = JaxEvaluator(agent, env, EvaluationConfig(num_episodes=100, num_envs=10))
     before = jax.device_get(trained)
     assert evaluate(trained, going_on).returns.tolist() == [1.0] * 100
     assert evaluate(fresh, going_on).returns.tolist() == [0.0] * 100
@@ -222,7 +222,7 @@ def test_evaluation_uses_one_device_of_the_learner():
 
     env = AutoReset(wrap(UnequalJax(4), EnvConfig(suite="custom_jax")), "next_step", None)
     config = EvaluationConfig(num_episodes=4, num_envs=4)
-    on_jax = jax_evaluator(RecordingAgent(), env, config)(replicated, look)
+    on_jax = JaxEvaluator(RecordingAgent(), env, config)(replicated, look)
     on_host = host_evaluator(RecordingAgent(), UnequalHost, config)(replicated, look)
     assert len(on_jax.returns) == len(on_host.returns) == 4
     # What stays on device 3 is the half of the snapshot that is looked at, not copied.
