@@ -44,6 +44,10 @@ def test_the_installed_command_composes_from_any_folder(installed, tmp_path):
     assert done.stdout.strip() == "Pong-v5"
 
 
+def test_the_wheel_carries_the_launcher(installed):
+    assert (installed / "hydra_plugins/podracer_vectorised.py").is_file()
+
+
 def test_an_editable_installation_reads_the_checkout():
     # A copy of configs/ that an installation made would go stale.
     settings = tomllib.loads((_ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]

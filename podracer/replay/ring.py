@@ -100,15 +100,13 @@ def find_starts(ring: Ring, spec: ReplaySpec, length: int) -> Starts:
     span, timestep = spec.sequence_length - 1, ring.steps.timestep
     first = ring.head[0] - length - span
     offset = _offsets_of_starts(first, length, spec)  # [K]
-    rows = (first + offset) % _rows(ring)
-    looks_at = jnp.arange(2 if spec.episode_ends == "mask" else spec.sequence_length)[:, None]  # [L, 1]
-    seen = (rows[None] + looks_at) % _rows(ring)
-    step_type, discount = (jnp.moveaxis(leaf[:, seen], 0, -1) for leaf in (timestep.step_type, timestep.discount))
-    valid = valid_transitions(step_type, discount)  # [L-1, K, B]
-    is_start = jnp.any(valid, axis=0) if spec.episode_ends == "reset" else jnp.all(valid, axis=0)
+    step_type, discount = (_window(leaf, first, length + span) for leaf in (timestep.step_type, timestep.discount))
+    valid = valid_transitions(step_type, discount)  # [T+span-1, B]
+    is_start = _over_sequences(valid, offset, spec)
     age = length + span - 1 - offset  # rows back from the newest
     is_readable = (offset < length) & (age < ring.filled[0] - _rows_before(spec))
-    return Starts(jnp.where(offset < length, rows, _rows(ring)), is_start & is_readable[:, None])
+    rows = jnp.where(offset < length, (first + offset) % _rows(ring), _rows(ring))
+    return Starts(rows, is_start & is_readable[:, None])
 
 
 def readable_starts(ring: Ring, spec: ReplaySpec) -> tuple[Array, Array]:
@@ -236,9 +234,36 @@ def _rows(ring: Ring) -> int:
     return ring.steps.timestep.reward.shape[1]
 
 
+def _window(leaf: Array, first: Array, length: int) -> Array:
+    """Rows of `[B, C]` from `first` on, round the end, time-major."""
+    num_rows = leaf.shape[1]
+    first %= num_rows
+    if length > num_rows:
+        return leaf[:, (first + jnp.arange(length)) % num_rows].T
+    # A gather takes several times as long as a slice.
+    return jax.lax.cond(
+        first <= num_rows - length,
+        lambda: jax.lax.dynamic_slice_in_dim(leaf, first, length, 1).T,
+        lambda: leaf[:, (first + jnp.arange(length)) % num_rows].T,
+    )
+
+
+def _over_sequences(valid: Array, offset: Array, spec: ReplaySpec) -> Array:
+    """`[K, B]` whether sequences may start at these offsets, by which steps `[N, B]` are followed by a transition."""
+    sees = 1 if spec.episode_ends == "mask" else spec.sequence_length - 1
+    combine, nothing = (jax.lax.bitwise_or, False) if spec.episode_ends == "reset" else (jax.lax.bitwise_and, True)
+    # The last offset may lie beyond what is looked at.
+    needed = (offset.shape[0] - 1) * spec.sequence_period + sees
+    padded = jnp.pad(valid, ((0, max(0, needed + spec.sequence_period - 1 - valid.shape[0])), (0, 0)))
+    looked_at = jax.lax.dynamic_slice_in_dim(padded, offset[0], needed)
+    return jax.lax.reduce_window(looked_at, nothing, combine, (sees, 1), (spec.sequence_period, 1), "valid")
+
+
 def _offsets_of_starts(first: Array, length: int, spec: ReplaySpec) -> Array:
     """`[K]` int32 how far from row `first` the rows are that may start sequences; the last may be `length` or more."""
     period = spec.sequence_period
+    if period == 1:
+        return jnp.arange(length)
     return -first % period + period * jnp.arange(-(-length // period))
 
 

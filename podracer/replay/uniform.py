@@ -63,9 +63,9 @@ class Uniform(StoreSettings):
 
     def sample(self, state: UniformState, key: Key) -> tuple[UniformState, Batch]:
         num_starts = self._num_starts(state)
-        # Drawn as a share, since a bound that is traced would make `randint` draw twice.
-        share = jax.random.uniform(key, (self.spec.batch_size_per_device,))
-        chosen = jnp.minimum((share * num_starts).astype(jnp.uint32), jnp.maximum(num_starts, 1) - 1)
+        # By a remainder, since a bound that is traced would make `randint` draw twice; what is drawn more often than
+        # another is so by `num_starts` in 2³². A share of float32 would leave out every other one of many.
+        chosen = jax.random.bits(key, (self.spec.batch_size_per_device,)) % jnp.maximum(num_starts, 1)
         starts = self._find(state, chosen)
         probabilities = jnp.full(starts.shape, 1.0) / jnp.maximum(num_starts, 1).astype(jnp.float32)
         return state, Batch(ring.read(state.ring, starts, self.spec), starts, probabilities)
