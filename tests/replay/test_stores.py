@@ -238,3 +238,17 @@ def test_settings_are_refused(kind, changes, message):
 def test_settings_of_priorities_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         Prioritised(spec=make_spec(), capacity=24, learning_starts=0, **changes)
+
+
+def test_uniform_draws_any_of_more_starts_than_float32_can_tell_apart(monkeypatch):
+    store = Uniform(spec=make_spec(), capacity=24, learning_starts=0)
+    streams = make_streams(np.random.default_rng(0), 3, 7)
+    state = store.init(jax.tree.map(jnp.asarray, to_trajectory(streams, 0, 2)))
+    monkeypatch.setattr(Uniform, "_num_starts", lambda self, state: jnp.uint32(2**26))
+    monkeypatch.setattr(Uniform, "_find", lambda self, state, chosen: chosen)
+    monkeypatch.setattr("podracer.replay.ring.read", lambda *_: ())
+    chosen = np.asarray(store.sample(state, jax.random.key(0))[1].indices)
+    # Four bits at the end, each set in half of the numbers: within five standard deviations.
+    for bit in range(4):
+        assert abs(np.mean(chosen >> bit & 1) - 0.5) < 5 * 0.5 / _MANY**0.5
+    assert chosen.max() > 0.99 * 2**26
