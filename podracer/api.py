@@ -85,8 +85,9 @@ def train_together(
       The results, as `result.json` holds them; empty of a run that was refused.
 
     Raises:
-      ConfigError: before anything is compiled or written.
+      ConfigError: before anything is compiled or written, also where members cannot share a program.
     """
+    training.check_members(members)
     runtime.prepare(members[0].config)
     return training.train_together(members, failed, batching)
 

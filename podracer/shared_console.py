@@ -38,18 +38,15 @@ class Shared:
 
     def take(self, seat: "Seat", row: Row) -> None:
         """Shows the mean of a row once every run has given its own."""
-        rows = self._rows.setdefault((row.kind, row.updates), {})
-        rows[seat] = row
-        if all(other in rows for other in self._seats):
-            del self._rows[row.kind, row.updates]
-            shown = self._console.report if row.kind == "train" else self._console.evaluation
-            shown(_mean(list(rows.values())))
+        self._rows.setdefault((row.kind, row.updates), {})[seat] = row
+        self._show_complete()
 
     def leave(self, seat: "Seat") -> None:
-        """Waits for a run no longer."""
+        """Waits for a run no longer, which may have been the last that rows waited for."""
         self._seats.remove(seat)
         for rows in self._rows.values():
             rows.pop(seat, None)
+        self._show_complete()
 
     def finish(self, results: Sequence[Mapping[str, Any]]) -> None:
         """Shows what the results come to: sums of steps and episodes, means of returns."""
@@ -71,6 +68,15 @@ class Shared:
             "best_return": max(best, default=None),
         }
         self._console.finish(shown, None)
+
+    def _show_complete(self) -> None:
+        """Shows the rows that every run has given, in the order of their first."""
+        complete = [key for key, rows in self._rows.items() if all(seat in rows for seat in self._seats)]
+        for kind, updates in complete:
+            rows = list(self._rows.pop((kind, updates)).values())
+            if rows:
+                shown = self._console.report if kind == "train" else self._console.evaluation
+                shown(_mean(rows))
 
 
 class Seat:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -10,10 +11,11 @@ import jax
 
 from podracer import checkpoint
 from podracer.build import Run, build, build_member
-from podracer.config import Config
+from podracer.config import Config, config_to_mapping
 from podracer.console import Console, make_console
-from podracer.conversion import refusals
+from podracer.conversion import ConfigError, refusals
 from podracer.driving import drive
+from podracer.importing import load_object
 from podracer.interrupts import Interrupts
 from podracer.logging import check_installed, make_logger, write_json, write_result
 from podracer.loop import Loop
@@ -57,6 +59,50 @@ def train(
         kept.loop.run()
     console.finish(kept.result, kept.folder)
     return kept.result
+
+
+def is_vectorisable(config: Config) -> bool:
+    """Whether a run may be trained together with others."""
+    return config.runner.name == "anakin" and not (config.debug or config.profile or config.recording.folder)
+
+
+def program_key(config: Config, started: int | None) -> str:
+    """Says which runs may be trained together: those with the same.
+
+    Args:
+      config: of the run.
+      started: updates behind the checkpoint that it goes on from; None begins.
+    """
+    mapping = config_to_mapping(config)
+    free = load_object(config.agent.make, "agent").traceable
+    mapping["agent"] = {name: value for name, value in mapping["agent"].items() if name not in free}
+    return json.dumps({**mapping, "seed": None, "fail_fast": None, "started": started}, sort_keys=True, default=str)
+
+
+def check_members(members: Sequence[Member]) -> None:
+    """Refuses what cannot be trained together.
+
+    Raises:
+      ConfigError: there is no member, one cannot be vectorised, or they differ in more than seeds and traceable
+        hyper-parameters.
+    """
+    if not members:
+        raise ConfigError("there is nothing to train; give at least one member")
+    for member in members:
+        if not is_vectorisable(member.config):
+            raise ConfigError(
+                f"{member.folder} cannot be trained together with other runs: that needs runner=anakin, without debug, "
+                "profile and recording.folder"
+            )
+    first, *others = (
+        program_key(member.config, checkpoint.latest(member.folder) if member.resumes else None) for member in members
+    )
+    for member, key in zip(members[1:], others):
+        if key != first:
+            raise ConfigError(
+                f"{member.folder} cannot share a program with {members[0].folder}: they may differ in seed and in "
+                "hyper-parameters that are traceable, and go on from as many updates"
+            )
 
 
 def train_together(

@@ -1,7 +1,6 @@
 """A sweep as one program: jobs that Hydra has composed are grouped by the program that they share, and each
 group is trained together."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
@@ -12,11 +11,9 @@ from omegaconf import DictConfig, open_dict
 
 from podracer import jobs
 from podracer.checkpoint import latest
-from podracer.config import config_to_mapping
 from podracer.conversion import ConfigError
-from podracer.importing import load_object
 from podracer.jobs import Job
-from podracer.training import Batching, Member
+from podracer.training import Batching, Member, is_vectorisable, program_key
 
 
 def launch(
@@ -55,22 +52,15 @@ def launch(
     return returns
 
 
-def program_key(job: Job) -> str:
-    """Says which jobs may be trained together: those with the same."""
+def _group_key(job: Job) -> str:
+    """Says which jobs are trained together: those with the same."""
     if not _is_vectorisable(job):
         return f"alone {job.folder}"
-    mapping = config_to_mapping(job.config)
-    free = load_object(job.config.agent.make, "agent").traceable
-    mapping["agent"] = {name: value for name, value in mapping["agent"].items() if name not in free}
-    started = latest(job.folder) if job.todo == "resume" else None
-    return json.dumps({**mapping, "seed": None, "fail_fast": None, "started": started}, sort_keys=True, default=str)
+    return program_key(job.config, latest(job.folder) if job.todo == "resume" else None)
 
 
 def _is_vectorisable(job: Job) -> bool:
-    config = job.config
-    if job.todo == "completed":
-        return False
-    return config.runner.name == "anakin" and not (config.debug or config.profile or config.recording.folder)
+    return job.todo != "completed" and is_vectorisable(job.config)
 
 
 def _composed(context: HydraContext, config: DictConfig, number: int, overrides: Sequence[str]) -> JobReturn:
@@ -96,7 +86,7 @@ def _groups(prepared: dict[int, Job], max_together: int | None) -> Iterator[list
     """Groups jobs by their program, in the order of their first."""
     groups: dict[str, list[int]] = {}
     for index, job in prepared.items():
-        groups.setdefault(program_key(job), []).append(index)
+        groups.setdefault(_group_key(job), []).append(index)
     for indices in groups.values():
         size = max_together or len(indices)
         yield from (indices[start : start + size] for start in range(0, len(indices), size))
@@ -119,8 +109,9 @@ def _do(group: Sequence[Job], batching: Batching, *, fail_fast: bool) -> Sequenc
         jobs.fail(group[index].overrides, group[index].folder, error)
 
     members = [Member(job.config, job.folder, job.command, job.todo == "resume") for job in group]
+    plural = "" if len(group) == 1 else "s"
     print(
-        f"training {len(group)} run{'s'[: len(group) - 1]} together:",
+        f"training {len(group)} run{plural} together:",
         *(f"  {' '.join(job.overrides)}" for job in group),
         sep="\n",
     )

@@ -9,9 +9,9 @@ import pytest
 import podracer
 from podracer import cli
 from podracer.config import load_config, read_config
-from podracer.jobs import Job
+from podracer.conversion import ConfigError
 from podracer.runners.population import Population
-from podracer.vectorised import program_key
+from podracer.training import program_key
 from tests.contract.tables import ENVS, SMALL
 
 _RUN = (*SMALL, *ENVS["catch"], "agent=ppo", "total_env_steps=480", "logger.console=plain")
@@ -155,10 +155,9 @@ def test_settings_of_the_launcher_are_refused(setting, capsys):
     assert printed.count("\n") == 1 and setting in printed
 
 
-def test_jobs_share_a_program_that_differ_in_seed_and_traceable_settings(tmp_path):
-    def key(*overrides, todo="begin"):
-        config = load_config([*_RUN, *overrides])
-        return program_key(Job(config, tmp_path / repr(overrides), list(overrides), todo))
+def test_jobs_share_a_program_that_differ_in_seed_and_traceable_settings():
+    def key(*overrides, started=None):
+        return program_key(load_config([*_RUN, *overrides]), started)
 
     assert key() == key("seed=7") == key("agent.learning_rate=3e-4", "agent.discount_factor=0.9", "agent.gae_lambda=1")
     different = [
@@ -169,9 +168,29 @@ def test_jobs_share_a_program_that_differ_in_seed_and_traceable_settings(tmp_pat
         key("network=gru"),
     ]
     assert len(set(different)) == 5
-    for alone in ("debug=true", "profile=true", "recording.folder=dataset"):
-        assert key(alone) != key(alone, "seed=7")
-    assert key(todo="completed") != key("seed=7", todo="completed")
+    assert len({key(), key(started=2), key(started=4)}) == 3
+
+
+_REFUSED = {  # overrides of two members, and what is said
+    "runner": ([], ["runner=sebulba"], "needs runner=anakin"),
+    "debug": ([], ["debug=true"], "needs runner=anakin, without debug"),
+    "profile": ([], ["profile=true"], "without debug, profile"),
+    "recording": ([], ["recording.folder=dataset"], "and recording.folder"),
+    "network": ([], ["network.hidden_sizes=[8]"], "cannot share a program"),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_members_that_cannot_share_a_program_are_refused(name, tmp_path):
+    first, second, said = _REFUSED[name]
+    run = [override for override in _RUN if not override.startswith(("runner", "network"))]
+    configs = [load_config([*run, *overrides]) for overrides in (first, second)]
+    members = [podracer.Member(config, tmp_path / str(index), []) for index, config in enumerate(configs)]
+    with pytest.raises(ConfigError, match=said):
+        podracer.train_together(members)
+    with pytest.raises(ConfigError, match="at least one member"):
+        podracer.train_together([])
+    assert not list(tmp_path.iterdir())
 
 
 def test_several_devices_hold_as_many_members_each(folder):

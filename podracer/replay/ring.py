@@ -238,18 +238,19 @@ def _window(leaf: Array, first: Array, length: int) -> Array:
     """Rows of `[B, C]` from `first` on, round the end, time-major."""
     num_rows = leaf.shape[1]
     first %= num_rows
-    if length > num_rows:
+
+    def gather() -> Array:
         return leaf[:, (first + jnp.arange(length)) % num_rows].T
-    # A gather takes several times as long as a slice.
-    return jax.lax.cond(
-        first <= num_rows - length,
-        lambda: jax.lax.dynamic_slice_in_dim(leaf, first, length, 1).T,
-        lambda: leaf[:, (first + jnp.arange(length)) % num_rows].T,
-    )
+
+    if length > num_rows:
+        return gather()
+    # A slice takes a fraction of the time, but does not go round the end.
+    in_one_piece = first <= num_rows - length
+    return jax.lax.cond(in_one_piece, lambda: jax.lax.dynamic_slice_in_dim(leaf, first, length, 1).T, gather)
 
 
 def _over_sequences(valid: Array, offset: Array, spec: ReplaySpec) -> Array:
-    """`[K, B]` whether sequences may start at these offsets, by which steps `[N, B]` are followed by a transition."""
+    """`[K, B]` whether sequences start at these offsets `[K]` into `valid` `[N, B]`, the transitions between rows."""
     sees = 1 if spec.episode_ends == "mask" else spec.sequence_length - 1
     combine, nothing = (jax.lax.bitwise_or, False) if spec.episode_ends == "reset" else (jax.lax.bitwise_and, True)
     # The last offset may lie beyond what is looked at.
