@@ -1,6 +1,7 @@
 """Curves of groups of runs as a figure: an estimate and its interval, one panel an environment."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ X_LABELS = {
     "agent_updates": "updates of the agent",
     "usd": "US dollars",
 }
+# Characters that fit above a panel.
+_TITLE_WIDTH = 66
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ def draw(drawn: Mapping[str, Mapping[str, Line]], style: Style, out: Path | Text
         axis.set_title(env, fontsize=10)
         axis.set_xlabel(X_LABELS[style.x])
         axis.set_ylabel(style.y.replace("_", " "))
-    figure.suptitle(describe(style), fontsize=9)
+    figure.suptitle(textwrap.fill(describe(style), _TITLE_WIDTH * columns), fontsize=9)
     figure.tight_layout()
     figure.savefig(out, dpi=110, format=None if isinstance(out, Path) else "svg")
     plt.close(figure)

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 
 from podracer.analysis import export, plotting
 from podracer.analysis.curves import group, read_runs
@@ -30,6 +31,22 @@ def test_F08_a_figure_and_scores_of_a_folder(folder, capsys):
     assert rows == {"ppo,": ["5", "50"], "dqn,": ["5", "100"]}  # of 0, 25, 50, 75, 100, and of twice that
     assert "interquartile mean over runs (evaluation), 95% bootstrap intervals, not smoothed" in text
     assert "mixes" not in text
+
+
+@pytest.mark.parametrize("smoothing", ["1", "1000"])
+@pytest.mark.parametrize("statistic", ["iqm", "median"])
+def test_the_title_lies_within_a_figure_of_one_panel(folder, monkeypatch, statistic, smoothing):
+    extents = []
+
+    def keep(figure, *args, **kwargs):
+        figure.canvas.draw()
+        extents.append((figure.get_tightbbox(), figure.bbox_inches))
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    options = ["--statistic", statistic, "--smooth", smoothing, "--out", str(folder / "out.png")]
+    assert main(["plot", str(folder / "runs"), *options]) == 0
+    ((needed, there),) = extents
+    assert there.x0 <= needed.x0 and needed.x1 <= there.x1 and there.y0 <= needed.y0 and needed.y1 <= there.y1
 
 
 def test_D08_D09_lines_are_of_what_all_runs_cover(folder):
