@@ -14,6 +14,9 @@ from podracer.replay.ring import Ring
 from podracer.replay.settings import StoreSettings
 from podracer.types import Array, ArrayTree, Batch, Key, Trajectory
 
+# Rounds of guesses. One in a thousand is still none where a fifth of what is stored are starts.
+_GUESSES = 8
+
 
 class UniformState(NamedTuple):
     ring: Ring
@@ -63,10 +66,7 @@ class Uniform(StoreSettings):
 
     def sample(self, state: UniformState, key: Key) -> tuple[UniformState, Batch]:
         num_starts = self._num_starts(state)
-        # By a remainder, since a bound that is traced would make `randint` draw twice; what is drawn more often than
-        # another is so by `num_starts` in 2³². A share of float32 would leave out every other one of many.
-        chosen = jax.random.bits(key, (self.spec.batch_size_per_device,)) % jnp.maximum(num_starts, 1)
-        starts = self._find(state, chosen)
+        starts = self._draw(state, key)
         probabilities = jnp.full(starts.shape, 1.0) / jnp.maximum(num_starts, 1).astype(jnp.float32)
         return state, Batch(ring.read(state.ring, starts, self.spec), starts, probabilities)
 
@@ -94,6 +94,46 @@ class Uniform(StoreSettings):
         oldest, readable = ring.readable_starts(state.ring, self.spec)
         first = state.starts_before[oldest * self._num_envs(state)]
         return jnp.where(readable > 0, state.starts[0] - first, jnp.uint32(0))
+
+    def _draw(self, state: UniformState, key: Key) -> Array:
+        """`[N]` int32 starts, each independently as likely as any other that can be read.
+
+        Most of what is stored are starts, so that to guess some and check them takes a few rounds. What is left then
+        is found among the starts by their numbers, which is exact but slow.
+        """
+        num_envs = self._num_envs(state)
+        oldest, readable = ring.readable_starts(state.ring, self.spec)
+        counts, origin, number = state.starts_before, oldest * num_envs, jnp.maximum(readable * num_envs, 1)
+        shape = (self.spec.batch_size_per_device,)
+
+        def is_start(offset: Array) -> Array:
+            at = (origin + offset) % counts.size
+            following = jnp.where(at + 1 == counts.size, 0, at + 1)
+            before, after = (counts.at[index].get(mode="promise_in_bounds") for index in (at, following))
+            # What follows the newest is not known yet, or of long ago.
+            return jnp.where(offset + 1 == number, state.starts[0], after) != before
+
+        def is_missing(carry: tuple[Array, Array, Array]) -> Array:
+            turn, _, found = carry
+            return (turn < _GUESSES) & ~jnp.all(found)
+
+        def guess(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            turn, offset, found = carry
+            # By a remainder, since a bound that is traced would make `randint` draw twice; what is drawn more often
+            # than another is so by `number` in 2³². A share of float32 would leave out every other one of many.
+            drawn = jax.random.bits(jax.random.fold_in(key, turn), shape) % number.astype(jnp.uint32)
+            offset = jnp.where(found, offset, drawn.astype(jnp.int32))
+            return turn + 1, offset, found | is_start(offset)
+
+        nothing = jnp.int32(0), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool)
+        _, offset, found = jax.lax.while_loop(is_missing, guess, nothing)
+
+        def by_number() -> Array:
+            bits = jax.random.bits(jax.random.fold_in(key, _GUESSES), shape)
+            return self._find(state, bits % jnp.maximum(self._num_starts(state), 1))
+
+        guessed = (origin + offset) % counts.size
+        return jax.lax.cond(jnp.all(found), lambda: guessed, lambda: jnp.where(found, guessed, by_number()))
 
     def _find(self, state: UniformState, chosen: Array) -> Array:
         """`[N]` int32 starts that have these numbers, counted from the oldest one that can be read."""
