@@ -112,16 +112,17 @@ def flashbax(setting: Setting) -> Store:
 
 
 def random_unrolls(key: Key, count: int, setting: Setting) -> Trajectory:
-    """Noise, `[count, T+1, B, ...]`, in which no episode ends."""
-    observation_key, reward_key, action_key = jax.random.split(key, 3)
+    """Noise, `[count, T+1, B, ...]`, in which one step of 200 ends an episode."""
+    observation_key, reward_key, action_key, end_key = jax.random.split(key, 4)
     batch_shape = (count, setting.unroll_length + 1, NUM_ENVS)
     noise = jax.random.uniform(observation_key, (*batch_shape, *setting.shape), maxval=256.0)
     if setting.dtype == jnp.bool:
         noise = noise > 128.0
+    is_last = jax.random.bernoulli(end_key, 1 / 200, batch_shape)
     timestep = TimeStep(
-        step_type=jnp.full(batch_shape, StepType.MID),
+        step_type=jnp.where(is_last, StepType.LAST, StepType.MID),
         reward=jax.random.normal(reward_key, batch_shape),
-        discount=jnp.ones(batch_shape),
+        discount=jnp.where(is_last, 0.0, 1.0),
         observation=noise.astype(setting.dtype),
     )
     return Trajectory(Step(timestep, jax.random.randint(action_key, batch_shape, 0, 4), ()), ())
