@@ -105,6 +105,11 @@ STUDIES = {
         ),
         threshold=0.95,
     ),
+    "replay_breakout": Study(
+        title="Breakout-MinAtar from replay, 500k steps",
+        variants=_presets("breakout_dqn", "breakout_rainbow"),
+        measure="last_tenth",
+    ),
     "breakout": Study(
         title="Breakout-MinAtar, 10M steps",
         variants=(
