@@ -5,7 +5,8 @@ with one frame, as it is where an episode begins. So a stack that is read is the
 frames from before a filled one.
 """
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,11 +32,16 @@ def unstack(steps: Step, stacked: StackedFrames | None) -> tuple[Step, Array | t
     timestep = steps.timestep
 
     def newest(leaf: Array) -> Array:
+        if (word := _word(leaf.dtype, leaf.shape[stacked.axis], stacked)) is not None:
+            words = jax.lax.bitcast_convert_type(leaf, word)
+            return (words >> _shift(leaf.dtype, stacked.count - 1)).astype(leaf.dtype)[..., None]
         axis, size = leaf.ndim + stacked.axis, leaf.shape[stacked.axis]
         return jax.lax.slice_in_dim(leaf, size - size // stacked.count, size, axis=axis)
 
     def is_filled(leaf: Array, frame: Array) -> Array:
-        repeated = jnp.concatenate([frame] * stacked.count, axis=stacked.axis)
+        repeated = _concatenated([frame] * stacked.count, stacked)
+        if (word := _word(leaf.dtype, leaf.shape[stacked.axis], stacked)) is not None:
+            leaf, repeated = (jax.lax.bitcast_convert_type(frames, word) for frames in (leaf, repeated))
         return jnp.all(leaf == repeated, axis=tuple(range(2, leaf.ndim)))
 
     frames = _map_stacks(newest, timestep.observation)
@@ -73,9 +79,34 @@ def stack(
 
     def read(leaf: Array) -> Array:
         frames = [gather(leaf, offsets - jnp.minimum(k, age)) for k in reversed(range(stacked.count))]
-        return jnp.concatenate(frames, axis=stacked.axis)
+        return _concatenated(jax.lax.optimization_barrier(frames), stacked)
 
     return _map_stacks(read, observation, lambda mask: gather(mask, offsets))
+
+
+def _concatenated(frames: Sequence[Array], stacked: StackedFrames) -> Array:
+    """Joins frames, the oldest first."""
+    dtype = frames[0].dtype
+    word = _word(dtype, len(frames) * frames[0].shape[stacked.axis], stacked)
+    if word is None:
+        return jnp.concatenate(frames, axis=stacked.axis)
+    parts = (frame[..., 0].astype(word) << _shift(dtype, k) for k, frame in enumerate(frames))
+    return jax.lax.bitcast_convert_type(functools.reduce(jnp.bitwise_or, parts), dtype)
+
+
+def _word(dtype: Any, size: int, stacked: StackedFrames) -> Any:
+    """The type of which one holds a pixel of all frames of a stack, `size` long along its axis; None without such.
+
+    Bytes that alternate between frames are moved one by one, words many at a time: ten times as fast on CPUs.
+    """
+    if not jnp.issubdtype(dtype, jnp.unsignedinteger) or stacked.axis != -1 or size != stacked.count:
+        return None
+    return {2: jnp.uint16, 4: jnp.uint32}.get(jnp.dtype(dtype).itemsize * stacked.count)
+
+
+def _shift(dtype: Any, frame: int) -> int:
+    """Bits below a frame in a word: the oldest, frame 0, is the lowest."""
+    return 8 * jnp.dtype(dtype).itemsize * frame
 
 
 def _map_stacks(

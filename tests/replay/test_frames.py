@@ -13,6 +13,7 @@ from podracer.envs import catch, envpool
 from podracer.envs.base import EnvConfig
 from podracer.envs.wrappers import wrap
 from podracer.replay.base import ReplaySpec
+from podracer.replay.frames import stack, unstack
 from podracer.replay.prioritised import Prioritised
 from podracer.replay.uniform import Uniform
 from podracer.spaces import ACTION_MASK, StackedFrames
@@ -81,6 +82,37 @@ def test_F09_stacks_come_back_as_they_were_seen(kind, carries_over, seed, adds):
         np.testing.assert_array_equal(observation["number"][:, n], expected)
         np.testing.assert_array_equal(observation["pixels"][:, n], as_images(np.array(expected), -1))
         np.testing.assert_array_equal(observation[ACTION_MASK][:, n], np.array(expected) % 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "dtype"), [(2, np.uint8), (3, np.uint8), (4, np.uint8), (2, np.uint16), (4, np.float32)]
+)
+def test_pixels_of_any_width_are_unstacked_and_stacked_alike(count, dtype):
+    """Of some widths the frames of a stack are moved as one word."""
+    rng, stacked, rows = np.random.default_rng(0), StackedFrames(count, -1), 9
+    frames = rng.integers(0, 2**8, (rows, 3, 5, 4, 1)).astype(dtype) * dtype(np.iinfo(np.uint8).max)
+    fills = rng.random((rows, 3)) < 0.3
+    fills[0] = True
+    stacks = np.zeros((rows, 3, 5, 4, count), dtype)
+    for t in range(rows):
+        rolled = np.concatenate([stacks[t - 1][..., 1:], frames[t]], axis=-1)
+        stacks[t] = np.where(fills[t, :, None, None, None], np.repeat(frames[t], count, axis=-1), rolled)
+
+    streams = make_streams(np.random.default_rng(0), 3, rows + 1)
+    trajectory = to_trajectory(streams, 0, rows - 1)
+    timestep = trajectory.steps.timestep._replace(observation=stacks, step_type=np.full((rows, 3), FIRST))
+    steps, is_filled = jax.jit(unstack, static_argnums=1)(trajectory.steps._replace(timestep=timestep), stacked)
+    np.testing.assert_array_equal(steps.timestep.observation, frames)
+    assert steps.timestep.observation.dtype == dtype
+    np.testing.assert_array_equal(is_filled, fills)
+
+    def gather(leaf, offsets):
+        return leaf[offsets, jnp.arange(3)]
+
+    offsets = np.arange(count - 1, rows)[:, None]
+    read = jax.jit(lambda frames, fills: stack(gather, frames, fills, offsets, stacked))(frames, fills)
+    assert read.dtype == dtype
+    np.testing.assert_array_equal(read, stacks[count - 1 :])
 
 
 def test_E06_frames_are_stored_once_as_uint8():
