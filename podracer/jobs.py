@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from podracer import sharing
+
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 FAILED, REFUSED = 1, 2
 
 # The folder in which the processes of a command leave a file for each failed job; a launcher's processes inherit it.
+# In the folder of a sweep, which other machines see, too, if they are to train there.
 _RECORDS = "PODRACER_FAILED_JOBS"
 
 # Errors that this process has told of: Hydra raises them again.
@@ -49,8 +52,8 @@ class Job(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        """What does it again."""
-        return ["podracer", "train", *self.overrides]
+        """What does it again; a sweep's name says nothing more about one of its runs."""
+        return ["podracer", "train", *(text for text in self.overrides if not text.startswith("sweep="))]
 
 
 class Jobs:
@@ -61,22 +64,26 @@ class Jobs:
 
         _reported.clear()
         self._folder = tempfile.mkdtemp(prefix="podracer-jobs-")
-        inherited = {_RECORDS: self._folder, RUN_SUFFIX: run_suffix()}
-        self._outer = {name: os.environ.get(name) for name in inherited}
-        os.environ |= inherited
+        self._outer = {name: os.environ.get(name) for name in (_RECORDS, RUN_SUFFIX, sharing.PROCESSES)}
+        os.environ.pop(sharing.PROCESSES, None)
+        os.environ |= {_RECORDS: self._folder, RUN_SUFFIX: run_suffix()}
         return self
 
     def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        records = Path(os.environ[_RECORDS])
+        for folder in (records, self._folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        remove_if_empty(records.parent)
         for name, value in self._outer.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 
     def knows(self, error: Exception) -> bool:
         """Whether an error is that of a job, and so has been told of."""
-        return any(reported is error for reported in _reported) or bool(_failures())
+        told = [(failure.error, failure.reason) for failure in _failures()]  # by other processes: no longer the same
+        return any(reported is error for reported in _reported) or (type(error).__name__, _reason(error)) in told
 
     def summarise(self, *, is_sweep: bool) -> int:
         """Lists what failed in a sweep, and gives the exit status."""
@@ -95,6 +102,12 @@ class Jobs:
         return REFUSED if all(failure.is_refusal for failure in failures) else FAILED
 
 
+def keep_records_in(folder: Path) -> None:
+    """Moves what processes tell each other to the folder of a sweep; a launcher's inherit that when they start."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ[_RECORDS] = tempfile.mkdtemp(prefix=".jobs-", dir=folder.absolute())
+
+
 def run(composed: "DictConfig") -> float | None:
     """Trains once: what Hydra calls for every run of a sweep.
 
@@ -107,6 +120,8 @@ def run(composed: "DictConfig") -> float | None:
     context = HydraConfig.get()
     folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
     is_sweep = context.mode == RunMode.MULTIRUN
+    if sharing.PROCESSES in os.environ:
+        sharing.take_share(Path(os.environ[_RECORDS]), int(os.environ[sharing.PROCESSES]))
     if is_sweep:
         print(f"run {context.job.num} of the sweep: {' '.join(overrides)}", flush=True)
     if is_sweep and composed.fail_fast and skips(overrides, folder):
@@ -129,15 +144,20 @@ def prepare(composed: "DictConfig") -> Job:
       ConfigError: for settings that are refused.
     """
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
 
     from podracer.checkpoint import latest
     from podracer.composition import to_mapping
     from podracer.config import config_from_mapping
+    from podracer.conversion import ConfigError
     from podracer.resume import changed_config, completed, set_aside
 
     context = HydraConfig.get()
     folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
     config = config_from_mapping(to_mapping(composed))
+    sweep = context.runtime.choices.get("sweep")
+    if sweep is not None and context.mode == RunMode.RUN:
+        raise ConfigError(f"sweep={sweep} is of many runs: podracer train -m sweep={sweep}")
     if config.resume is None:
         return Job(config, folder, overrides, "begin")
     if config.resume != "auto":
@@ -171,8 +191,10 @@ def fail(overrides: Sequence[str], folder: Path, error: Exception) -> None:
     """Keeps a failed job for the end of the command, and tells of it; of an error that several share, once."""
     from podracer.conversion import ConfigError
 
-    reason = str(error).partition("\n")[0]
-    _record(Failure(list(overrides), str(folder), type(error).__name__, reason, isinstance(error, ConfigError)))
+    failure = Failure(
+        list(overrides), str(folder), type(error).__name__, _reason(error), isinstance(error, ConfigError)
+    )
+    _record(failure)
     if not any(known is error for known in _reported):
         _reported.append(error)
         report(error)
@@ -201,6 +223,10 @@ def report(error: Exception) -> int:
 def remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _reason(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _record(failure: Failure) -> None:
