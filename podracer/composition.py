@@ -39,7 +39,8 @@ from podracer.locations import config_files
 # The name of config.yaml in Hydra's store, which an application around us may share.
 PRIMARY = "podracer"
 HYDRA_VERSION_BASE = "1.3"
-_EXPERIMENT = "experiment"
+# Groups of files that set keys of all others.
+_EXPERIMENT, _SWEEP = "experiment", "sweep"
 # The environment variable that holds `run_suffix`, while a command runs.
 RUN_SUFFIX = "PODRACER_RUN_SUFFIX"
 
@@ -121,7 +122,7 @@ def register() -> Known:
     """
     OmegaConf.register_new_resolver("run_suffix", run_suffix, replace=True)
     known = Known({}, set(), {})
-    experiments = []
+    presets = []
     for option, path in config_files():
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
         group, _, name = option.rpartition("/")
@@ -130,8 +131,8 @@ def register() -> Known:
             ConfigStore.instance().store(PRIMARY, _primary(content, known))
             continue
         known.options.setdefault(section, []).append(option.partition("/")[2])
-        if section == _EXPERIMENT:
-            experiments.append((option, content))
+        if section in (_EXPERIMENT, _SWEEP):
+            presets.append((option, content))
             ConfigStore.instance().store(name, content, group=group, package="_global_")
             continue
         try:
@@ -139,10 +140,10 @@ def register() -> Known:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
         ConfigStore.instance().store(name, node, group=group, package=section)
-    for option, content in experiments:
-        for key in _dotted(content):
-            if key.split(".")[0] not in ("defaults", "hydra") and not known.has(key):
-                raise ConfigError(f"{option}: {unknown_key(key, known.keys)}")
+    for option, content in presets:
+        for key in _preset_keys(option, content):
+            if not (known.has(key) or key in known.options):
+                raise ConfigError(f"{option}: {unknown_key(key, [*known.keys, *known.options])}")
     return known
 
 
@@ -153,6 +154,17 @@ def run_suffix() -> str:
     The processes of a launcher inherit it from the command that started them.
     """
     return os.environ.get(RUN_SUFFIX) or secrets.token_hex(4)
+
+
+def _preset_keys(option: str, content: Mapping[str, Any]) -> Iterator[str]:
+    """The keys that an experiment sets, or that a sweep varies."""
+    hydra_part = content.get("hydra") or {}
+    yield from (hydra_part.get("sweeper") or {}).get("params") or {}
+    own = [key for key in _dotted(content) if key.split(".")[0] not in ("defaults", "hydra")]
+    if own and option.startswith(f"{_SWEEP}/"):
+        # A run of it is told of by its own overrides, which so have to say everything.
+        raise ConfigError(f"{option}: {own[0]} is set outside of hydra.sweeper.params; write it there")
+    yield from own
 
 
 def _primary(content: dict[str, Any], known: Known) -> dict[str, Any]:
