@@ -41,6 +41,12 @@ PRIMARY = "podracer"
 HYDRA_VERSION_BASE = "1.3"
 # Groups of files that set keys of all others.
 _EXPERIMENT, _SWEEP = "experiment", "sweep"
+# What Hydra's own plugins bring, and the extra that brings them.
+_PACKAGES = {
+    "hydra/launcher/joblib": "joblib",
+    "hydra/launcher/submitit_local": "submitit",
+    "hydra/launcher/submitit_slurm": "submitit",
+}
 # The environment variable that holds `run_suffix`, while a command runs.
 RUN_SUFFIX = "PODRACER_RUN_SUFFIX"
 
@@ -237,6 +243,8 @@ def _check_choice(group: str, override: Override) -> None:
 
 def _describe_missing(error: MissingConfigException) -> str:
     file = error.missing_cfg_file or ""
+    if file in _PACKAGES:
+        return f'{file.replace("er/", "er=")} needs a package: pip install "podracer[{_PACKAGES[file]}]"'
     group, _, option = (file if isinstance(file, str) else "").partition("/")
     options = register().options.get(group)
     if not options:
@@ -260,5 +268,7 @@ def _describe(error: Exception) -> str:
         near = nearest_keys(dangling[1], register().keys)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         return f"{error.full_key}=${{{dangling[1]}}} refers to nothing{hint}"
+    if "does not support sweep type" in str(error):
+        return f"{error}; hydra/sweeper=optuna does"
     causes = [str(error), str(error.__cause__ or "")]
     return "\n".join(cause.strip() for cause in causes if cause.strip())

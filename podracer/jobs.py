@@ -6,14 +6,15 @@ A job that fails is told of at once by whoever runs it, and again at the end by 
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from podracer import sharing
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from podracer.config import Config
+    from podracer.loop import Watch
 
 FAILED, REFUSED = 1, 2
 
@@ -49,6 +51,7 @@ class Job(NamedTuple):
     folder: Path  # of the run
     overrides: list[str]
     todo: Literal["begin", "resume", "completed"]
+    watch: "Watch | None" = None  # as of `podracer.train`
 
     @property
     def command(self) -> list[str]:
@@ -112,7 +115,7 @@ def run(composed: "DictConfig") -> float | None:
     """Trains once: what Hydra calls for every run of a sweep.
 
     Returns:
-      The final return, for sweepers that optimise; None if a single run failed.
+      The objective, for sweepers that optimise; None if a single run failed.
     """
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -151,6 +154,7 @@ def prepare(composed: "DictConfig") -> Job:
     from podracer.config import config_from_mapping
     from podracer.conversion import ConfigError
     from podracer.resume import changed_config, completed, set_aside
+    from podracer.study import watcher
 
     context = HydraConfig.get()
     folder, overrides = Path(context.runtime.output_dir), list(context.overrides.task)
@@ -158,33 +162,50 @@ def prepare(composed: "DictConfig") -> Job:
     sweep = context.runtime.choices.get("sweep")
     if sweep is not None and context.mode == RunMode.RUN:
         raise ConfigError(f"sweep={sweep} is of many runs: podracer train -m sweep={sweep}")
+    watch = watcher(context.job.num) if context.mode == RunMode.MULTIRUN else None
     if config.resume is None:
-        return Job(config, folder, overrides, "begin")
+        return Job(config, folder, overrides, "begin", watch)
     if config.resume != "auto":
         folder = Path(config.resume)
-        return Job(changed_config(folder, overrides), folder, overrides, "resume")
+        return Job(changed_config(folder, overrides), folder, overrides, "resume", watch)
     # A job that is started again by the same command: it is done, or goes on where it was, or begins.
     config = dataclasses.replace(config, resume=None)
     if completed(folder, config) is not None:
         return Job(config, folder, overrides, "completed")
     if latest(folder) is not None:
-        return Job(config, folder, overrides, "resume")
+        return Job(config, folder, overrides, "resume", watch)
     set_aside(folder, config)
-    return Job(config, folder, overrides, "begin")
+    return Job(config, folder, overrides, "begin", watch)
 
 
 def finish(job: Job) -> float | None:
-    """Does what is to be done for a job by itself, and returns its final return."""
+    """Does what is to be done for a job by itself, and returns its objective."""
     from podracer.api import resume, train
     from podracer.resume import completed
 
+    watched = {} if job.watch is None else {"watch": job.watch}
     match job.todo:
         case "begin":
-            return train(job.config, job.folder, job.command)["final_return"]
+            return objective(job, train(job.config, job.folder, job.command, **watched))
         case "resume":
-            return resume(job.folder, job.config, job.command)["final_return"]
+            return objective(job, resume(job.folder, job.config, job.command, **watched))
     print(f"{job.folder} is completed", flush=True)
-    return completed(job.folder, job.config)["final_return"]
+    return objective(job, completed(job.folder, job.config))
+
+
+def objective(job: Job, result: Mapping[str, Any]) -> float | None:
+    """What a sweeper is told of a run that has ended: None where it was pruned, or made no evaluation."""
+    from podracer.loggers.jsonl import read_rows
+
+    if result["status"] != "completed":
+        return None
+    if job.config.objective != "mean_return":
+        return result[job.config.objective]
+    rows = [row for row in read_rows(job.folder / "metrics.jsonl") if row.kind == "evaluation"]
+    returns = [row.values["episode_return"] for row in rows]
+    if not returns or None in returns:
+        return None if not returns else math.nan
+    return sum(returns) / len(returns)
 
 
 def fail(overrides: Sequence[str], folder: Path, error: Exception) -> None:
@@ -202,11 +223,16 @@ def fail(overrides: Sequence[str], folder: Path, error: Exception) -> None:
 
 def skips(overrides: Sequence[str], folder: Path) -> bool:
     """Whether a job of a sweep with `fail_fast` is not to be started, as another has failed; notes it then."""
-    if not _failures():
+    if not has_failures():
         return False
     _record(Failure(list(overrides), str(folder), "", "", False))
     remove_if_empty(folder)
     return True
+
+
+def has_failures() -> bool:
+    """Whether a job of this command has failed."""
+    return any(failure.error for failure in _failures())
 
 
 def report(error: Exception) -> int:

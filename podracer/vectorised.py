@@ -100,7 +100,7 @@ def _do(group: Sequence[Job], batching: Batching, *, fail_fast: bool) -> Sequenc
         outcomes[index] = error
         jobs.fail(group[index].overrides, group[index].folder, error)
 
-    members = [Member(job.config, job.folder, job.command, job.todo == "resume") for job in group]
+    members = [Member(job.config, job.folder, job.command, job.todo == "resume", job.watch) for job in group]
     plural = "" if len(group) == 1 else "s"
     print(
         f"training {len(group)} run{plural} together:",
@@ -117,7 +117,7 @@ def _do(group: Sequence[Job], batching: Batching, *, fail_fast: bool) -> Sequenc
     for job, result in zip(group, results):
         if result.get("status") == "completed":
             print(f"{' '.join(job.overrides)}: final return {result['final_return']}, {job.folder}", flush=True)
-    return [outcomes.get(index) or results[index]["final_return"] for index in range(len(group))]
+    return [outcomes.get(index) or jobs.objective(job, results[index]) for index, job in enumerate(group)]
 
 
 def _do_alone(job: Job) -> float | Exception | None:

@@ -26,10 +26,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen:
-    """Starts the command in a folder."""
+    """Starts the command in a folder, as a group of processes of its own."""
     command = [sys.executable, "-m", "podracer.cli", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
 
 
 def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:

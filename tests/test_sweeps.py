@@ -1,6 +1,7 @@
 """Sweeps that a file defines. Training is a double that says what it got."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from podracer import cli, composition
 from podracer.conversion import ConfigError
 from podracer.locations import config_files
 from podracer.provenance import record_run
+from tests import commands
 
 
 @pytest.fixture
@@ -53,6 +55,35 @@ def test_what_does_a_run_again_names_no_sweep(train):
 def test_a_sweep_is_refused_as_one_run(train, capsys):
     assert cli.main(["train", "sweep=seeds"]) == 2
     assert "podracer train -m sweep=seeds" in capsys.readouterr().err and not train
+
+
+@pytest.mark.parametrize(
+    ("code", "override", "message"),
+    [
+        ("", "hydra/launcher=submitit_slurm", "hydra/launcher=submitit_slurm needs a package"),
+        ("", "hydra/launcher=joblib", 'pip install "podracer[joblib]"'),
+        ("ray", "hydra/launcher=ray", 'pip install "podracer[ray]"'),
+        ("optuna", "hydra/sweeper=optuna", 'pip install "podracer[optuna]"'),
+    ],
+)
+def test_a_package_that_is_missing_is_named(code, override, message, tmp_path):
+    """In a process that cannot import it."""
+    hidden = ["hydra_plugins.hydra_submitit_launcher", "hydra_plugins.hydra_joblib_launcher", code or "submitit"]
+    program = f"""
+import sys
+sys.modules |= dict.fromkeys({hidden})
+from podracer import cli
+sys.exit(cli.main(["train", "-m", {override!r}, "seed=0,1"]))
+"""
+    command, environment = [sys.executable, "-c", program], commands.environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+
+
+def test_an_interval_is_for_optuna(train, capsys):
+    assert cli.main(["train", "-m", "agent.learning_rate=interval(1e-4,1e-2)"]) == 2
+    assert "hydra/sweeper=optuna does" in capsys.readouterr().err and not train
 
 
 def test_the_nearest_sweep_is_named(train, capsys):
