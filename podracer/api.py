@@ -14,7 +14,7 @@ from podracer.agent import Agent
 from podracer.build import Environments, build_agent, build_environments, build_evaluator, build_plan
 from podracer.config import Config, read_config
 from podracer.conversion import ConfigError, refusals
-from podracer.loop import evaluation_values
+from podracer.loop import Watch, evaluation_values
 from podracer.parallel.mesh import MeshConfig, Plan
 from podracer.parallel.topologies import local_topology
 from podracer.policy import Policy, example_snapshot
@@ -31,13 +31,17 @@ def make_plan(config: Config) -> Plan:
         return build_plan(config, build_environments(config), config.topology or local_topology())[0]
 
 
-def train(config: Config, folder: Path | None = None, command: Sequence[str] | None = None) -> dict[str, Any]:
+def train(
+    config: Config, folder: Path | None = None, command: Sequence[str] | None = None, watch: Watch | None = None
+) -> dict[str, Any]:
     """Trains an agent.
 
     Args:
       config: from `load_config`.
       folder: of the run, empty or not there yet; None keeps nothing on disk.
       command: what starts the same run again, for the record; None is this process's own.
+      watch: is told of every evaluation but the final one, its number from 1 on and its mean return. Where it returns
+        False, the run ends there, saved, with the status `pruned`.
 
     Returns:
       The result, as `result.json` holds it.
@@ -45,10 +49,12 @@ def train(config: Config, folder: Path | None = None, command: Sequence[str] | N
     Raises:
       ConfigError: before anything is compiled or written.
     """
-    return _train(config, folder, sys.argv if command is None else command, None)
+    return _train(config, folder, sys.argv if command is None else command, None, watch)
 
 
-def resume(folder: Path, config: Config | None = None, command: Sequence[str] | None = None) -> dict[str, Any]:
+def resume(
+    folder: Path, config: Config | None = None, command: Sequence[str] | None = None, watch: Watch | None = None
+) -> dict[str, Any]:
     """Goes on with a run from its newest checkpoint, as if it had never ended.
 
     Args:
@@ -56,6 +62,7 @@ def resume(folder: Path, config: Config | None = None, command: Sequence[str] | 
       config: its configuration, of which budget, logging, evaluation, checkpoints and devices may be others
         than they were; None keeps them.
       command: for the record; None is this process's own.
+      watch: as of `train`.
 
     Returns:
       The result of the whole run, as `result.json` holds it.
@@ -68,7 +75,7 @@ def resume(folder: Path, config: Config | None = None, command: Sequence[str] | 
         saved = checkpoint.load(folder, with_state=True)
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    return _train(config, folder, sys.argv if command is None else command, saved)
+    return _train(config, folder, sys.argv if command is None else command, saved, watch)
 
 
 def train_together(
@@ -93,12 +100,12 @@ def train_together(
 
 
 def _train(
-    config: Config, folder: Path | None, command: Sequence[str], saved: checkpoint.Saved | None
+    config: Config, folder: Path | None, command: Sequence[str], saved: checkpoint.Saved | None, watch: Watch | None
 ) -> dict[str, Any]:
     """Begins a run, or goes on with a saved one."""
     runtime.prepare(config)
     with _debugging(config.debug):
-        return training.train(config, folder, command, saved)
+        return training.train(config, folder, command, saved, watch)
 
 
 def evaluate(

@@ -78,14 +78,18 @@ def _train(arguments: list[str]) -> int:
     # Hydra's own report cuts tracebacks short and ends the process; errors are reported here instead.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     main = hydra.main(config_path=None, config_name=composition.PRIMARY, version_base=composition.HYDRA_VERSION_BASE)
-    with jobs.Jobs() as started, composition.translated_errors(), _program_arguments(arguments):
+    status = 0
+    with jobs.Jobs() as started, _program_arguments(arguments):
         try:
-            main(jobs.run)()
+            with composition.translated_errors():
+                main(jobs.run)()
         except Exception as error:
-            # At the end of a sweep Hydra raises the first of the failures, which has been told of.
+            # At the end of a sweep Hydra raises the first of the failures, which has been told of; another error is
+            # that of a process that died.
             if not started.knows(error):
-                raise
-        return started.summarise(is_sweep=bool({"-m", "--multirun"} & set(arguments)))
+                status = jobs.report(error)
+        failed = started.summarise(is_sweep=bool({"-m", "--multirun"} & set(arguments)))
+    return status or failed
 
 
 def _plan(arguments: list[str]) -> int:

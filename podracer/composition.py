@@ -39,7 +39,14 @@ from podracer.locations import config_files
 # The name of config.yaml in Hydra's store, which an application around us may share.
 PRIMARY = "podracer"
 HYDRA_VERSION_BASE = "1.3"
-_EXPERIMENT = "experiment"
+# Groups of files that set keys of all others.
+_EXPERIMENT, _SWEEP = "experiment", "sweep"
+# What Hydra's own plugins bring, and the extra that brings them.
+_PACKAGES = {
+    "hydra/launcher/joblib": "joblib",
+    "hydra/launcher/submitit_local": "submitit",
+    "hydra/launcher/submitit_slurm": "submitit",
+}
 # The environment variable that holds `run_suffix`, while a command runs.
 RUN_SUFFIX = "PODRACER_RUN_SUFFIX"
 
@@ -121,7 +128,7 @@ def register() -> Known:
     """
     OmegaConf.register_new_resolver("run_suffix", run_suffix, replace=True)
     known = Known({}, set(), {})
-    experiments = []
+    presets = []
     for option, path in config_files():
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
         group, _, name = option.rpartition("/")
@@ -130,8 +137,8 @@ def register() -> Known:
             ConfigStore.instance().store(PRIMARY, _primary(content, known))
             continue
         known.options.setdefault(section, []).append(option.partition("/")[2])
-        if section == _EXPERIMENT:
-            experiments.append((option, content))
+        if section in (_EXPERIMENT, _SWEEP):
+            presets.append((option, content))
             ConfigStore.instance().store(name, content, group=group, package="_global_")
             continue
         try:
@@ -139,10 +146,10 @@ def register() -> Known:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
         ConfigStore.instance().store(name, node, group=group, package=section)
-    for option, content in experiments:
-        for key in _dotted(content):
-            if key.split(".")[0] not in ("defaults", "hydra") and not known.has(key):
-                raise ConfigError(f"{option}: {unknown_key(key, known.keys)}")
+    for option, content in presets:
+        for key in _preset_keys(option, content):
+            if not (known.has(key) or key in known.options):
+                raise ConfigError(f"{option}: {unknown_key(key, [*known.keys, *known.options])}")
     return known
 
 
@@ -153,6 +160,17 @@ def run_suffix() -> str:
     The processes of a launcher inherit it from the command that started them.
     """
     return os.environ.get(RUN_SUFFIX) or secrets.token_hex(4)
+
+
+def _preset_keys(option: str, content: Mapping[str, Any]) -> Iterator[str]:
+    """The keys that an experiment sets, or that a sweep varies."""
+    hydra_part = content.get("hydra") or {}
+    yield from (hydra_part.get("sweeper") or {}).get("params") or {}
+    own = [key for key in _dotted(content) if key.split(".")[0] not in ("defaults", "hydra")]
+    if own and option.startswith(f"{_SWEEP}/"):
+        # A run of it is told of by its own overrides, which so have to say everything.
+        raise ConfigError(f"{option}: {own[0]} is set outside of hydra.sweeper.params; write it there")
+    yield from own
 
 
 def _primary(content: dict[str, Any], known: Known) -> dict[str, Any]:
@@ -225,6 +243,8 @@ def _check_choice(group: str, override: Override) -> None:
 
 def _describe_missing(error: MissingConfigException) -> str:
     file = error.missing_cfg_file or ""
+    if file in _PACKAGES:
+        return f'{file.replace("er/", "er=")} needs a package: pip install "podracer[{_PACKAGES[file]}]"'
     group, _, option = (file if isinstance(file, str) else "").partition("/")
     options = register().options.get(group)
     if not options:
@@ -248,5 +268,7 @@ def _describe(error: Exception) -> str:
         near = nearest_keys(dangling[1], register().keys)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         return f"{error.full_key}=${{{dangling[1]}}} refers to nothing{hint}"
+    if "does not support sweep type" in str(error):
+        return f"{error}; hydra/sweeper=optuna does"
     causes = [str(error), str(error.__cause__ or "")]
     return "\n".join(cause.strip() for cause in causes if cause.strip())

@@ -7,7 +7,7 @@ say where they are. Nothing of JAX is imported until a configuration is made.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -93,6 +93,9 @@ class Settings:
     """Writes a JAX trace of updates 10 to 15 into the run's folder."""
     fail_fast: bool = False
     """Whether a sweep starts no further run once one has failed."""
+    objective: Literal["final_return", "best_return", "mean_return", "steps_per_second"] = "final_return"
+    """What a sweeper is told of a run, to optimise it: the return of the final evaluation, of the best one, the mean
+    over all, which is the area under the learning curve, or the throughput."""
     resume: str | None = None
     """Folder of a run to go on with; auto: the run's own folder (hydra.run.dir=...), if it has a checkpoint."""
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from podracer.loop import Loop
 
 
+class Pruned(Exception):
+    """Who watches a run has seen enough of it."""
+
+
 class Together(Protocol):
     """A `Runner` of one run or of several that are trained together: its arguments and reports are those of each."""
 

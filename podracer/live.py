@@ -32,7 +32,12 @@ ACTIVITIES = {
 _WIDTH = 110  # wider panels are harder to read
 _BAR_WIDTH = 16
 _MAX_METRICS = 9
-_STATUS_STYLES = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
+_STATUS_STYLES = {
+    "completed": "bold green",
+    "interrupted": "bold yellow",
+    "pruned": "bold yellow",
+    "failed": "bold red",
+}
 
 
 class Live:

@@ -10,7 +10,7 @@ import numpy as np
 
 from podracer.advice import advise
 from podracer.checkpoint import CheckpointConfig, Saved
-from podracer.driving import Single, drive
+from podracer.driving import Pruned, Single, drive
 from podracer.faults import FaultsConfig, NonFiniteError
 from podracer.interrupts import Interrupts
 from podracer.logging import Logger, Row, train_values
@@ -24,6 +24,9 @@ from podracer.saving import Saving
 from podracer.tracing import Trace
 from podracer.trees import Arrays
 from podracer.types import PolicySnapshot
+
+Watch = Callable[[int, float], bool]
+"""Is told the number of an evaluation, from 1 on, and its mean return; says whether the run goes on."""
 
 
 class Loop:
@@ -45,6 +48,7 @@ class Loop:
         recorder: Recorder | None = None,
         saved_policy: Callable[[], PolicySnapshot] | None = None,
         interrupts: Interrupts | None = None,
+        watch: Watch | None = None,
     ):
         """Starts nothing yet.
 
@@ -63,6 +67,7 @@ class Loop:
           recorder: what the runner's store records with; None where nothing is recorded.
           saved_policy: reads what the checkpoint acts with.
           interrupts: one for all runs that are trained together; None is one of its own.
+          watch: None lets the run go on to its end.
         """
         self._runner = runner
         self._plan = plan
@@ -76,6 +81,8 @@ class Loop:
         self._faults = faults or FaultsConfig()
         self._recorder = recorder
         self._saved_policy = saved_policy
+        self._watch = watch
+        self._is_pruned = False
         self.interrupts = interrupts or Interrupts()
         self.progress = Progress() if saved is None else Progress.from_plain(saved.meta["progress"])
         if self.progress.updates < plan.updates:
@@ -153,6 +160,7 @@ class Loop:
         self._trace.end_at(report.updates)
         if report.snapshot is not None:
             self._evaluate_and_save(report)
+            self._end_if_pruned()
         self._trace.begin_at(report.updates)
 
     def _evaluate_and_save(self, report: Report) -> None:
@@ -193,6 +201,7 @@ class Loop:
             self._note_return(mean)
         if mean is not None:
             self._saving.rate(self.progress.updates, mean)
+        self._end_if_pruned()
 
     def _run_evaluation(self, policy: PolicySnapshot) -> float | None:
         """Returns the mean return; None if the run was asked to stop meanwhile."""
@@ -222,6 +231,17 @@ class Loop:
             progress.best_return = mean
         if progress.updates == self._evaluations[-1]:
             progress.final_return = mean
+        elif self._watch is not None:
+            self._is_pruned = not self._watch(self._evaluations.index(progress.updates) + 1, mean)
+
+    def _end_if_pruned(self) -> None:
+        """Ends the run once it is saved.
+
+        Raises:
+          Pruned: after the evaluation at which `watch` had seen enough.
+        """
+        if self._is_pruned:
+            raise Pruned
 
 
 def evaluation_updates(updates: int, config: EvaluationConfig) -> list[int]:

@@ -22,6 +22,7 @@ MAY_CHANGE = frozenset(
         "debug",
         "profile",
         "fail_fast",
+        "objective",
         "resume",
         "logger",
         "evaluation",

@@ -32,7 +32,7 @@ class Run(NamedTuple):
     env: str
     runner: str
     seed: int
-    status: str  # of result.json: completed, interrupted, failed; without one: running or died
+    status: str  # of result.json: completed, interrupted, pruned, failed; without one: running or died
     env_steps: int | None
     final_return: float | None  # of the final evaluation
     latest_return: float | None  # of the latest evaluation, or of training where none was made

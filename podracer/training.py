@@ -14,11 +14,11 @@ from podracer.build import Run, build, build_member
 from podracer.config import Config, config_to_mapping
 from podracer.console import Console, make_console
 from podracer.conversion import ConfigError, refusals
-from podracer.driving import drive
+from podracer.driving import Pruned, drive
 from podracer.importing import load_object
 from podracer.interrupts import Interrupts
 from podracer.logging import check_installed, make_logger, write_json, write_result
-from podracer.loop import Loop
+from podracer.loop import Loop, Watch
 from podracer.parallel.mesh import Plan
 from podracer.parallel.placement import member_mesh
 from podracer.parallel.plan_table import to_json, to_table
@@ -39,17 +39,18 @@ class Member(NamedTuple):
     folder: Path
     command: Sequence[str]
     resumes: bool = False  # from its newest checkpoint, after as many updates as the others
+    watch: Watch | None = None  # as of `podracer.train`
 
 
 def train(
-    config: Config, folder: Path | None, command: Sequence[str], saved: checkpoint.Saved | None
+    config: Config, folder: Path | None, command: Sequence[str], saved: checkpoint.Saved | None, watch: Watch | None
 ) -> dict[str, Any]:
     """Begins a run, or goes on with a saved one; returns its result."""
     check_installed(config.logger)
     is_writer = jax.process_index() == 0
     run = build(config)
     console = make_console(config.logger, is_writer=is_writer)
-    kept = _Kept(run, config, folder if is_writer else None, command, saved, console)
+    kept = _Kept(run, config, folder if is_writer else None, command, saved, console, watch)
     with kept.finished(), contextlib.closing(console):
         if is_writer and config.logger.console != "none":
             _print_plan(run.plan)
@@ -74,9 +75,10 @@ def program_key(config: Config, started: int | None) -> str:
       started: updates behind the checkpoint that it goes on from; None begins.
     """
     mapping = config_to_mapping(config)
-    free = load_object(config.agent.make, "agent").traceable
-    mapping["agent"] = {name: value for name, value in mapping["agent"].items() if name not in free}
-    return json.dumps({**mapping, "seed": None, "fail_fast": None, "started": started}, sort_keys=True, default=str)
+    traceable = load_object(config.agent.make, "agent").traceable
+    mapping["agent"] = {name: value for name, value in mapping["agent"].items() if name not in traceable}
+    free = dict.fromkeys(("seed", "fail_fast", "objective"))
+    return json.dumps({**mapping, **free, "started": started}, sort_keys=True, default=str)
 
 
 def check_members(members: Sequence[Member]) -> None:
@@ -124,9 +126,11 @@ def train_together(
 
     def leave_out(loop: Loop, error: Exception) -> None:
         index = next(index for index, one in kept.items() if one.loop is loop)
-        kept[index].close("failed")
+        is_pruned = isinstance(error, Pruned)
+        kept[index].close("pruned" if is_pruned else "failed")
         console.leave(seats[index])
-        fail(index, error)
+        if not is_pruned:
+            fail(index, error)
 
     with contextlib.ExitStack() as stack:
         for index, (config, member) in enumerate(zip(configs, members)):
@@ -134,7 +138,8 @@ def train_together(
                 runs[index] = build_member(first, config)
                 saved = checkpoint.load(member.folder, with_state=True) if member.resumes else None
                 seats[index] = console.seat()
-                one = _Kept(runs[index], config, member.folder, member.command, saved, seats[index], interrupts)
+                place = (seats[index], member.watch, interrupts)
+                one = _Kept(runs[index], config, member.folder, member.command, saved, *place)
             except Exception as error:
                 if index in seats:
                     console.leave(seats[index])
@@ -147,7 +152,7 @@ def train_together(
                 batching = "loop" if first.plan.topology.platform == "cpu" else "vmap"
             population = Population([runs[index].runner for index in kept], member_mesh(len(kept)), batching)
             _show_together(console, configs[0], population)
-            drive([one.loop for one in kept.values()], population, None if failed is None else leave_out)
+            drive([one.loop for one in kept.values()], population, leave_out)
     results = {index: one.result for index, one in kept.items()}
     if results:
         console.finish(list(results.values()))
@@ -173,6 +178,7 @@ class _Kept:
         command: Sequence[str],
         saved: checkpoint.Saved | None,
         console: Console,
+        watch: Watch | None,
         interrupts: Interrupts | None = None,
     ):
         self.folder = folder
@@ -196,6 +202,7 @@ class _Kept:
             run.recorder,
             None if saved is None else lambda: checkpoint.policy_from(saved_policy, example_snapshot(run.agent)),
             interrupts,
+            watch,
         )
         self.result: dict[str, Any] = {}
 
@@ -206,6 +213,8 @@ class _Kept:
         try:
             yield self
             status = "completed"
+        except Pruned:
+            status = "pruned"
         except KeyboardInterrupt as interrupt:
             status = "interrupted"
             updates = None if self.folder is None else checkpoint.latest(self.folder)

@@ -5,14 +5,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
-from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from hydra.core.utils import JobReturn, JobStatus, setup_globals
 from hydra.types import HydraContext
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from podracer import jobs
 from podracer.checkpoint import latest
 from podracer.conversion import ConfigError
 from podracer.jobs import Job
+from podracer.sweeps import run_numbered
 from podracer.training import Batching, Member, is_vectorisable, program_key
 
 
@@ -65,16 +66,7 @@ def _is_vectorisable(job: Job) -> bool:
 
 def _composed(context: HydraContext, config: DictConfig, number: int, overrides: Sequence[str]) -> JobReturn:
     """Composes a job as Hydra's own launcher does; the return value is a `Job`, or what went wrong."""
-    sweep = context.config_loader.load_sweep_config(config, list(overrides))
-    with open_dict(sweep):
-        sweep.hydra.job.id = sweep.hydra.job.num = number
-    done = run_job(
-        hydra_context=context,
-        task_function=jobs.prepare,
-        config=sweep,
-        job_dir_key="hydra.sweep.dir",
-        job_subdir_key="hydra.sweep.subdir",
-    )
+    done = run_numbered(context, config, jobs.prepare, overrides, number)
     if done.status == JobStatus.FAILED:
         folder = Path(done.hydra_cfg.hydra.runtime.output_dir)
         jobs.fail(list(done.overrides), folder, done._return_value)
@@ -108,7 +100,7 @@ def _do(group: Sequence[Job], batching: Batching, *, fail_fast: bool) -> Sequenc
         outcomes[index] = error
         jobs.fail(group[index].overrides, group[index].folder, error)
 
-    members = [Member(job.config, job.folder, job.command, job.todo == "resume") for job in group]
+    members = [Member(job.config, job.folder, job.command, job.todo == "resume", job.watch) for job in group]
     plural = "" if len(group) == 1 else "s"
     print(
         f"training {len(group)} run{plural} together:",
@@ -125,7 +117,7 @@ def _do(group: Sequence[Job], batching: Batching, *, fail_fast: bool) -> Sequenc
     for job, result in zip(group, results):
         if result.get("status") == "completed":
             print(f"{' '.join(job.overrides)}: final return {result['final_return']}, {job.folder}", flush=True)
-    return [outcomes.get(index) or results[index]["final_return"] for index in range(len(group))]
+    return [outcomes.get(index) or jobs.objective(job, results[index]) for index, job in enumerate(group)]
 
 
 def _do_alone(job: Job) -> float | Exception | None:

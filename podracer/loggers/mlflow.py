@@ -15,7 +15,7 @@ from podracer.conversion import flattened
 from podracer.loggers.tracked import Told, parameters, run_name
 from podracer.logging import LoggerConfig, Row, stamped_numbers
 
-_STATUSES = {"completed": "FINISHED", "interrupted": "KILLED"}
+_STATUSES = {"completed": "FINISHED", "interrupted": "KILLED", "pruned": "KILLED"}
 _PARAMETERS_PER_CALL = 100  # a limit of MLflow's, as is the next
 _PARAMETER_LENGTH = 6000
 

@@ -8,7 +8,7 @@ import wandb
 from podracer.loggers.tracked import Told, parameters, run_name
 from podracer.logging import LoggerConfig, Row, stamped_numbers
 
-_EXIT_CODES = {"completed": 0, "interrupted": 255}  # W&B shows 255 as killed and other codes as failed
+_EXIT_CODES = {"completed": 0, "interrupted": 255, "pruned": 0}  # W&B shows 255 as killed and other codes as failed
 
 # What is not uploaded by then stays in the run's folder, for `wandb sync`; an interrupted run has to end.
 _FINISH_TIMEOUT_SECONDS = 10.0
