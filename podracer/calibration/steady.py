@@ -15,6 +15,7 @@ class Piece(NamedTuple):
     env_steps: int
     seconds: float  # of wall time
     cpu_seconds: float  # of the process, over all its threads
+    updates: int = 0  # of the run
 
     @property
     def steps_per_second(self) -> float:
@@ -61,7 +62,7 @@ class SteadyRun:
             self.agent_updates += report.counters["agent_updates"]
             if report.snapshot is not None:
                 break
-        return Piece(self._env_steps - env_steps, seconds, time.process_time() - cpu)
+        return Piece(self._env_steps - env_steps, seconds, time.process_time() - cpu, updates)
 
 
 @contextlib.contextmanager
