@@ -18,7 +18,6 @@ from rich.table import Table
 from benchmarks.cases import CALIBRATION_CASES, Case
 from podracer import runtime
 from podracer.build import build
-from podracer.calibration import sides
 from podracer.calibration.calibrate import Meter, measurable
 from podracer.calibration.steady import steady
 from podracer.config import load_config
@@ -35,29 +34,32 @@ def measure_case(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
 
     Args:
       case: the run.
-      repeats: pairs of a prediction and a measurement.
-      seconds: of a measurement; each part of a prediction is measured for a third of that.
+      repeats: predictions, each compared with the measurements before and after it.
+      seconds: of a measurement; each part of a prediction is measured for half of that.
     """
     config = load_config(case.overrides)
     pairs = []
-    for _ in range(repeats):
-        run = build(measurable(config))
-        processors = sides.available_processors(run.plan.topology.cores_per_host, seconds / 3)
-        prediction = Meter(seconds / 3).predict(run, processors)
-        with steady(build(config), warm_up_seconds=seconds / 3) as training:
-            measured = training.train(seconds).steps_per_second
-        pairs.append(
-            {
-                "predicted": prediction.steps_per_second,
-                "measured": measured,
-                "error": prediction.steps_per_second / measured - 1,
-                "bottleneck": prediction.bottleneck,
-                "limit": prediction.limit,
-                "seconds": prediction.seconds,
-                "processors": processors,
-                "load_average": os.getloadavg()[0],
-            }
-        )
+    with steady(build(config), warm_up_seconds=seconds / 2) as training:
+        before = training.train(seconds)
+        for _ in range(repeats):
+            meter, run = Meter(seconds / 2), build(measurable(config))
+            meter.measure(run)
+            prediction = meter.predict(run)
+            after = training.train(seconds)
+            measured = (before.env_steps + after.env_steps) / (before.seconds + after.seconds)
+            before = after
+            pairs.append(
+                {
+                    "predicted": prediction.steps_per_second,
+                    "measured": measured,
+                    "error": prediction.steps_per_second / measured - 1,
+                    "bottleneck": prediction.bottleneck,
+                    "limit": prediction.limit,
+                    "seconds": prediction.seconds,
+                    "processors": meter.processors,
+                    "load_average": os.getloadavg()[0],
+                }
+            )
     return {"overrides": shlex.join(case.overrides), **summarise(pairs), "pairs": pairs}
 
 

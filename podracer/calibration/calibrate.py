@@ -1,6 +1,7 @@
 """Calibrates a plan: measures the parts of the candidates on this machine, and predicts how fast each would be."""
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -70,26 +71,27 @@ def calibrate(config: Config, seconds: float, tell: Tell) -> Calibration:
     _check(config)
     started = time.monotonic()
     measured = measurable(config)
-    meter = Meter(piece_seconds=seconds / 80, tell=tell)
+    meter = Meter(seconds / 80, tell)
     run = build(measured)
     base = base_candidate(config, run.plan)
-    tell("how many processors there are")
-    processors = sides.available_processors(run.plan.topology.cores_per_host, min(1.0, seconds / 60))
     vary_unroll = "unroll_length" in config.agent.settings
-    calibrated, left_out = [], 0
+    runs, left_out = {}, 0
     for candidate in candidates(base, run.plan, vary_unroll=vary_unroll):
         if candidate.num_envs * candidate.unroll_length > config.total_env_steps:
             continue
-        if calibrated:
+        if runs:
             try:
                 run = build(with_candidate(measured, candidate, base))
             except ConfigError:
                 continue  # it does not divide
-        if calibrated and time.monotonic() - started + meter.expected_seconds(run) > seconds:
+        if runs and time.monotonic() - started + meter.expected_seconds(run) > seconds:
             left_out += 1
             continue
-        calibrated.append(Calibrated(candidate, run.plan, meter.predict(run, processors)))
-    return Calibration(base, calibrated, processors, left_out)
+        meter.measure(run)
+        runs[candidate] = run
+    # All at the end, by as many processors: the candidates are compared with each other.
+    calibrated = [Calibrated(candidate, run.plan, meter.predict(run)) for candidate, run in runs.items()]
+    return Calibration(base, calibrated, meter.processors, left_out)
 
 
 class Meter:
@@ -103,31 +105,52 @@ class Meter:
           tell: is told what is measured next.
         """
         self._piece_seconds, self._tell = piece_seconds, tell
-        self._known: dict[Hashable, Any] = {}
+        self._known: dict[tuple, Any] = {}
         self._longest: dict[str, float] = {}  # seconds that a measurement of a kind took, compiling included
+        self._bursts: list[float] = []  # processors, beside each measurement
+        self._got: list[float] = []  # processors, in each measurement of a side of Sebulba
+
+    @property
+    def processors(self) -> float:
+        """How many processors this process gets: on average for a moment, or more where a side alone has got more."""
+        return max([statistics.mean(self._bursts), *self._got])
 
     def expected_seconds(self, run: Run) -> float:
-        """How long it may take to predict a run, from what was measured before."""
+        """How long it may take to measure a run, from what was measured before."""
         return sum(self._longest.get(key[0], 0.0) for key in _keys(run.plan) if key not in self._known)
 
-    def predict(self, run: Run, processors: float) -> Prediction:
-        """Predicts a run, measuring what is not known yet."""
-        plan, runner, seconds = run.plan, run.runner, self._piece_seconds
+    def measure(self, run: Run) -> None:
+        """Measures what is not known yet of a run."""
+        plan, seconds = run.plan, self._piece_seconds
         batch = f"{plan.num_envs} environments x {plan.unroll_length} steps"
-        key, *others = _keys(plan)
         if plan.runner == "anakin":
-            return predict_anakin(self._measure(key, f"the program: {batch}", lambda: sides.time_program(run, seconds)))
+            (key,) = _keys(plan)
+            self._measure(run, key, f"the program: {batch}", lambda: sides.time_program(run, seconds))
+            return
+        acting, learning = _keys(plan)
         text = f"acting: {plan.actors} actors x {plan.envs_per_actor} environments x {plan.unroll_length} steps"
-        acting, unrolls = self._measure(key, text, lambda: sides.time_actors(runner, seconds))
-        learning = self._measure(others[0], f"learning: {batch}", lambda: sides.time_learner(runner, unrolls, seconds))
-        return predict_sebulba(acting, learning, processors, lockstep=runner.lag == 0)
+        actors, unrolls = self._measure(run, acting, text, lambda: sides.time_actors(run.runner, seconds))
+        text = f"learning: {batch}"
+        learner = self._measure(run, learning, text, lambda: sides.time_learner(run.runner, unrolls, seconds))
+        self._got += [actors.processors, learner.processors]
 
-    def _measure(self, key: tuple, text: str, measure: Callable[[], Any]) -> Any:
-        if key not in self._known:
-            self._tell(text)
-            started = time.monotonic()
-            self._known[key] = measure()
-            self._longest[key[0]] = max(self._longest.get(key[0], 0.0), time.monotonic() - started)
+    def predict(self, run: Run) -> Prediction:
+        """Predicts a run that was measured."""
+        costs = [self._known[key] for key in _keys(run.plan)]
+        if run.plan.runner == "anakin":
+            return predict_anakin(costs[0])
+        (acting, _), learning = costs
+        return predict_sebulba(acting, learning, self.processors, lockstep=run.runner.lag == 0)
+
+    def _measure(self, run: Run, key: tuple, text: str, measure: Callable[[], Any]) -> Any:
+        if key in self._known:
+            return self._known[key]
+        self._tell(text)
+        started = time.monotonic()
+        cores = run.plan.topology.cores_per_host
+        self._bursts.append(sides.available_processors(cores, self._piece_seconds / 4))
+        self._known[key] = measure()
+        self._longest[key[0]] = max(self._longest.get(key[0], 0.0), time.monotonic() - started)
         return self._known[key]
 
 

@@ -28,6 +28,11 @@ class ActingCost:
     acting_seconds: float  # of an actor, for all else
     processor_seconds: float  # of all threads
 
+    @property
+    def processors(self) -> float:
+        """How many were at work on average."""
+        return self.processor_seconds / self.seconds
+
 
 @dataclass(frozen=True)
 class LearningCost:
@@ -35,6 +40,11 @@ class LearningCost:
 
     seconds: float
     processor_seconds: float
+
+    @property
+    def processors(self) -> float:
+        """How many were at work on average."""
+        return self.processor_seconds / self.seconds
 
 
 @dataclass(frozen=True)
