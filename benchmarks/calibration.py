@@ -27,6 +27,7 @@ from podracer.provenance import provenance
 RESULTS = Path(__file__).parent / "results"
 # What a prediction may be off by, of what is measured.
 TOLERANCE = 0.25
+MEDIANS = ("predicted", "measured", "error", "processor_error")
 
 
 def measure_case(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
@@ -46,13 +47,16 @@ def measure_case(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
             meter.measure(run)
             prediction = meter.predict(run)
             after = training.train(seconds)
-            measured = (before.env_steps + after.env_steps) / (before.seconds + after.seconds)
+            env_steps = before.env_steps + after.env_steps
+            measured = env_steps / (before.seconds + after.seconds)
+            per_processor_second = env_steps / (before.cpu_seconds + after.cpu_seconds)
             before = after
             pairs.append(
                 {
                     "predicted": prediction.steps_per_second,
                     "measured": measured,
                     "error": prediction.steps_per_second / measured - 1,
+                    "processor_error": prediction.steps_per_processor_second / per_processor_second - 1,
                     "bottleneck": prediction.bottleneck,
                     "limit": prediction.limit,
                     "seconds": prediction.seconds,
@@ -65,7 +69,7 @@ def measure_case(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
 
 def summarise(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Medians over the pairs, and the error of the pair that is farthest off."""
-    middle = {key: statistics.median(pair[key] for pair in pairs) for key in ("predicted", "measured", "error")}
+    middle = {key: statistics.median(pair[key] for pair in pairs) for key in MEDIANS}
     worst = max((pair["error"] for pair in pairs), key=abs)
     return {**middle, "worst_error": worst, "within": abs(middle["error"]) <= TOLERANCE}
 
@@ -74,12 +78,12 @@ def to_table(results: dict[str, dict[str, Any]]) -> Table:
     """The results as a table for a terminal."""
     table = Table(title="thousands of environment steps a second; the median of neighbouring pairs")
     table.add_column("case", no_wrap=True)
-    for heading in ("predicted", "measured", "error", "worst pair", "bottleneck"):
+    for heading in ("predicted", "measured", "error", "worst pair", "of processor time", "bottleneck"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, result in results.items():
         rates = (f"{result[key] / 1000:.2f}" for key in ("predicted", "measured"))
         mark = "" if result["within"] else " !"
-        errors = f"{result['error']:+.0%}{mark}", f"{result['worst_error']:+.0%}"
+        errors = f"{result['error']:+.0%}{mark}", f"{result['worst_error']:+.0%}", f"{result['processor_error']:+.0%}"
         table.add_row(name, *rates, *errors, result["pairs"][-1]["bottleneck"])
     within = sum(result["within"] for result in results.values())
     table.caption = f"{within} of {len(results)} within {TOLERANCE:.0%}"

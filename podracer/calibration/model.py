@@ -55,12 +55,14 @@ class ProgramCost:
     seconds: float
     environment_seconds: float  # of a device, stepping alone
     acting_seconds: float  # of a device, acting alone
+    processor_seconds: float  # of all threads
 
 
 class Prediction(NamedTuple):
     """How fast a run is, and why not faster."""
 
     steps_per_second: float
+    steps_per_processor_second: float  # which other load on the machine changes less
     bottleneck: Part  # of which less would make it faster
     limit: Literal["actors", "learner", "processors", "lockstep", "program"]  # which bound it meets
     seconds: dict[str, float]  # of an update: each part, and each bound of Sebulba
@@ -75,10 +77,11 @@ def predict_sebulba(acting: ActingCost, learning: LearningCost, processors: floa
       processors: that the run gets, on average; other load on the machine takes away from them.
       lockstep: whether actors wait for the update that follows from their last unroll.
     """
+    processor_seconds = acting.processor_seconds + learning.processor_seconds
     bounds = {
         "actors": acting.seconds,
         "learner": learning.seconds,
-        "processors": (acting.processor_seconds + learning.processor_seconds) / processors,
+        "processors": processor_seconds / processors,
     }
     if lockstep:
         bounds["lockstep"] = acting.seconds + learning.seconds
@@ -98,7 +101,13 @@ def predict_sebulba(acting: ActingCost, learning: LearningCost, processors: floa
     }[limit]
     weights = {"environment": actors * env_share, "acting": actors * (1 - env_share), "learning": learner}
     bottleneck = max(weights, key=weights.__getitem__)
-    return Prediction(acting.env_steps / bounds[limit], bottleneck, limit, {**parts, **bounds})
+    return Prediction(
+        steps_per_second=acting.env_steps / bounds[limit],
+        steps_per_processor_second=acting.env_steps / processor_seconds,
+        bottleneck=bottleneck,
+        limit=limit,
+        seconds={**parts, **bounds},
+    )
 
 
 def predict_anakin(cost: ProgramCost) -> Prediction:
@@ -112,4 +121,10 @@ def predict_anakin(cost: ProgramCost) -> Prediction:
         "learning": cost.seconds - scale * unroll,
     }
     bottleneck = max(parts, key=parts.__getitem__)
-    return Prediction(cost.env_steps / cost.seconds, bottleneck, "program", parts)
+    return Prediction(
+        steps_per_second=cost.env_steps / cost.seconds,
+        steps_per_processor_second=cost.env_steps / cost.processor_seconds,
+        bottleneck=bottleneck,
+        limit="program",
+        seconds=parts,
+    )

@@ -120,6 +120,7 @@ def _candidate_json(item: Calibrated, calibration: Calibration) -> dict[str, Any
         "learner_ids": list(plan.learner_ids),
         "seconds": prediction.seconds,
         "steps_per_second": prediction.steps_per_second,
+        "steps_per_processor_second": prediction.steps_per_processor_second,
         "bottleneck": prediction.bottleneck,
         "limit": prediction.limit,
     }

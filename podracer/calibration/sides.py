@@ -17,7 +17,7 @@ from podracer.runners.learner import Learner
 from podracer.runners.parking import Parking
 from podracer.runners.sebulba import Sebulba
 from podracer.runners.transport import Unroll
-from podracer.runners.workers import Reports, Workers, call_in_worker
+from podracer.runners.workers import Reports, Stopped, Workers, call_in_worker
 
 
 def time_actors(runner: Sebulba, seconds: float) -> tuple[ActingCost, list[Unroll]]:
@@ -61,10 +61,12 @@ def _take_unrolls(runner: Sebulba, seconds: float, workers: Workers) -> tuple[Ac
 class _SameUnroll:
     """Stands for the queue of an actor that never keeps the learner waiting."""
 
-    def __init__(self, unroll: Unroll):
-        self._unroll = unroll
+    def __init__(self, workers: Workers, unroll: Unroll):
+        self._workers, self._unroll = workers, unroll
 
     def get(self) -> Unroll:
+        if self._workers.stopping:
+            raise Stopped
         return self._unroll
 
 
@@ -79,7 +81,7 @@ def time_learner(runner: Sebulba, unrolls: list[Unroll], seconds: float) -> Lear
             runner.parameter_store(workers, state),
             Parking(workers, len(unrolls)),
             Activities(runner.faults),
-            [_SameUnroll(unroll) for unroll in unrolls],
+            [_SameUnroll(workers, unroll) for unroll in unrolls],
             state,
             lambda updates: Due(sys.maxsize),
             reports,
@@ -109,6 +111,7 @@ def time_program(run: Run, seconds: float) -> ProgramCost:
         seconds=piece.seconds / piece.updates,
         environment_seconds=shared * environment_seconds(run, seconds / 4),
         acting_seconds=shared * acting_seconds(run, seconds / 4),
+        processor_seconds=piece.cpu_seconds / piece.updates,
     )
 
 

@@ -25,11 +25,11 @@ def costs(monkeypatch):
         plan = runner.plan
         measured.append(("acting", plan.actors, plan.envs_per_actor, plan.unroll_length))
         spent = 0.001 * plan.actors
-        return ActingCost(plan.env_steps_per_update, spent, 0.25 * spent, 0.75 * spent, 0.0), []
+        return ActingCost(plan.env_steps_per_update, spent, 0.25 * spent, 0.75 * spent, 0.001 * spent), []
 
     def time_learner(runner, unrolls, seconds):
         measured.append(("learning", runner.plan.num_envs, runner.plan.unroll_length))
-        return LearningCost(0.0001 * runner.plan.num_envs, 0.0)
+        return LearningCost(0.0001 * runner.plan.num_envs, 1e-9)
 
     monkeypatch.setattr(sides, "time_actors", time_actors)
     monkeypatch.setattr(sides, "time_learner", time_learner)

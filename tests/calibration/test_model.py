@@ -15,6 +15,7 @@ def test_actors_bound_a_run_whose_learner_is_quick():
     # actors 50 ms, learner 20 ms, processors (60 + 20) / 2 = 40 ms: 1000 / 0.05
     prediction = predict_sebulba(ACTING, LearningCost(0.020, 0.020), 2.0, lockstep=False)
     assert prediction.steps_per_second == pytest.approx(20_000)
+    assert prediction.steps_per_processor_second == pytest.approx(1000 / 0.08)
     assert (prediction.limit, prediction.bottleneck) == ("actors", "environment")
     expected = {"environment": 0.03, "acting": 0.02, "learning": 0.02, "actors": 0.05, "learner": 0.02}
     assert prediction.seconds == pytest.approx({**expected, "processors": 0.04})
@@ -53,14 +54,15 @@ def test_actors_and_learner_take_turns_in_lockstep():
 
 def test_the_parts_of_a_program_add_up_to_it():
     # 10 ms, of which 2 step and 3 act: 5 are left to learn
-    prediction = predict_anakin(ProgramCost(500.0, 0.010, environment_seconds=0.002, acting_seconds=0.003))
+    prediction = predict_anakin(ProgramCost(500.0, 0.010, 0.002, 0.003, processor_seconds=0.020))
     assert prediction.steps_per_second == pytest.approx(50_000)
+    assert prediction.steps_per_processor_second == pytest.approx(25_000)
     assert prediction.seconds == pytest.approx({"environment": 0.002, "acting": 0.003, "learning": 0.005})
     assert (prediction.limit, prediction.bottleneck) == ("program", "learning")
 
 
 def test_parts_that_take_longer_alone_than_within_the_program_are_scaled_to_it():
-    prediction = predict_anakin(ProgramCost(500.0, 0.010, environment_seconds=0.012, acting_seconds=0.008))
+    prediction = predict_anakin(ProgramCost(500.0, 0.010, 0.012, 0.008, processor_seconds=0.020))
     assert prediction.seconds == pytest.approx({"environment": 0.006, "acting": 0.004, "learning": 0.0})
     assert prediction.bottleneck == "environment"
 
