@@ -66,3 +66,19 @@ LEARNER_CASES = {
     "learner-cost-ppo-minatar-cnn": Case(_BREAKOUT_CNN),
     "learner-cost-impala-nature-cnn": Case(_PONG),
 }
+
+# The presets whose speed `podracer plan --calibrate` predicts, on both runners.
+_ANAKIN, _SEBULBA = (
+    {"cartpole": "gymnax/cartpole", "catch": "catch"},
+    {"cartpole": "envpool/cartpole", "catch": "catch"},
+)
+_PENDULUMS = {"anakin": "gymnax/pendulum", "sebulba": "envpool/pendulum"}
+CALIBRATION_CASES = {
+    f"{preset}-{runner}-{env}": Case((f"experiment={preset}", f"runner={runner}", f"env={suite_env}", *_ALWAYS))
+    for runner, envs in {"anakin": _ANAKIN, "sebulba": _SEBULBA}.items()
+    for preset in ("ppo", "impala", "pqn", "dqn")
+    for env, suite_env in envs.items()
+} | {
+    f"sac-{runner}-pendulum": Case(("experiment=sac", f"runner={runner}", f"env={env}", *_ALWAYS))
+    for runner, env in _PENDULUMS.items()
+}

@@ -13,16 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.measure import seconds_per_call
 from podracer.agents.impala import IMPALA
 from podracer.build import Run
+from podracer.calibration.parts import (
+    acting_seconds,
+    blank_batch,
+    environment_seconds,
+    learner_state,
+    random_actions,
+    seconds_per_call,
+)
 from podracer.envs.base import HostEnv
 from podracer.randomness import host_seeds
-from podracer.runners.learn import learn, snapshot
+from podracer.runners.learn import learn
 from podracer.runners.sebulba import Sebulba
-from podracer.runners.unroll import example_trajectory
-from podracer.spaces import ActionSpace, Box
-from podracer.types import Array, Batch, Key, PolicySnapshot, StepType, Trajectory
+from podracer.types import Key, Trajectory
 
 # Learn phases in one call of the loop that the learner's cost is measured in.
 _PHASES = 4
@@ -37,8 +42,8 @@ def floors(run: Run, seconds: float) -> dict[str, float]:
     """
     steps = run.plan.env_steps_per_update
     rates = {
-        "environment": _host_env_rate(run, seconds) if _is_hosted(run) else _jax_env_rate(run, seconds),
-        "acting": steps / _acting_seconds(run, seconds),
+        "environment": _host_env_rate(run, seconds) if _is_hosted(run) else steps / environment_seconds(run, seconds),
+        "acting": steps / (run.plan.actors * acting_seconds(run, seconds)),
         "gradient": steps / (_num_gradients(run) * gradient_seconds(run, seconds)),
     }
     # On a CPU that all parts share their times add up.
@@ -57,7 +62,7 @@ def gradient_seconds(run: Run, seconds: float) -> float:
     """Time of the gradient of one minibatch, jitted by itself."""
     agent = run.agent
     columns = max(1, run.plan.num_envs // getattr(agent, "num_minibatches", 1))
-    state, batch = _learner_state(run), _batch(run, columns)
+    state, batch = learner_state(run), blank_batch(run, columns)
     count = jnp.float32(_minibatch_size(run))
     if isinstance(agent, IMPALA):
         arguments = state.statistics, batch, count
@@ -79,48 +84,9 @@ def _loop_seconds(run: Run, seconds: float) -> float:
 
         return jax.lax.scan(phase, (state, replay.init(trajectory)), jax.random.split(key, _PHASES))
 
-    trajectory = _batch(run, run.plan.num_envs).trajectory
-    state = _learner_state(run)
+    trajectory = blank_batch(run, run.plan.num_envs).trajectory
+    state = learner_state(run)
     return seconds_per_call(jax.jit(phases), state, trajectory, jax.random.key(0), seconds=seconds) / _PHASES
-
-
-def _acting_seconds(run: Run, seconds: float) -> float:
-    """Time of acting for one update's steps, all actors one after the other."""
-    agent, num_envs = run.agent, run.plan.envs_per_actor
-    policy = _policy(run)
-    example = _batch(run, num_envs).trajectory
-
-    def act(policy: PolicySnapshot, trajectory: Trajectory, key: Key) -> Array:
-        def step(memory, inputs):
-            timestep, key = inputs
-            memory, output = agent.act(policy, memory, timestep, key)
-            return memory, output
-
-        keys = jax.random.split(key, agent.unroll_length)
-        timesteps = jax.tree.map(lambda leaf: leaf[:-1], trajectory.steps.timestep)
-        return jax.lax.scan(step, trajectory.actor_state, (timesteps, keys))
-
-    return run.plan.actors * seconds_per_call(jax.jit(act), policy, example, jax.random.key(0), seconds=seconds)
-
-
-def _jax_env_rate(run: Run, seconds: float) -> float:
-    env, num_envs, length = run.runner.env, run.plan.num_envs, run.agent.unroll_length
-    state, _ = jax.jit(env.reset, static_argnums=1)(jax.random.key(0), num_envs)
-
-    def unroll(state: Any, key: Key) -> Any:
-        def step(carry, inputs):
-            state, total = carry
-            key, action = inputs
-            state, timestep = env.step(key, state, action)
-            # Summed, so that nothing that the environment computes is left out by the compiler.
-            leaves = jax.tree.leaves((timestep.observation, timestep.reward))
-            return (state, total + sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in leaves)), None
-
-        actions = _random_actions(env.spec.action, key, (length, num_envs))
-        return jax.lax.scan(step, (state, jnp.float32(0.0)), (jax.random.split(key, length), actions))
-
-    called = seconds_per_call(jax.jit(unroll), state, jax.random.key(0), seconds=seconds)
-    return num_envs * length / called
 
 
 def _host_env_rate(run: Run, seconds: float) -> float:
@@ -133,7 +99,7 @@ def _host_env_rate(run: Run, seconds: float) -> float:
 
     def work(index: int, env: HostEnv) -> None:
         env.reset(host_seeds(plan.seed, index * env.num_envs + np.arange(env.num_envs)))
-        actions = np.asarray(_random_actions(env.spec.action, jax.random.key(index), (64, env.num_envs)))
+        actions = np.asarray(random_actions(env.spec.action, jax.random.key(index), (64, env.num_envs)))
         env.step(actions[0])
         ready.wait()
         while not stop.is_set():
@@ -152,33 +118,6 @@ def _host_env_rate(run: Run, seconds: float) -> float:
         thread.join()
         env.close()
     return steps / elapsed
-
-
-def _random_actions(space: ActionSpace, key: Key, batch_shape: tuple[int, ...]) -> Array:
-    shape = (*batch_shape, *space.shape)
-    if isinstance(space, Box):
-        return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
-    return jax.random.randint(key, shape, 0, np.asarray(space.num_values))
-
-
-def _batch(run: Run, num_envs: int) -> Batch:
-    """An unroll of zeros in which no episode ends."""
-    shapes = example_trajectory(run.agent, run.agent.spec, run.plan.num_envs, num_envs)
-    trajectory = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    timestep = trajectory.steps.timestep
-    timestep = timestep._replace(
-        step_type=jnp.full_like(timestep.step_type, StepType.MID), discount=jnp.ones_like(timestep.discount)
-    )
-    trajectory = trajectory._replace(steps=trajectory.steps._replace(timestep=timestep))
-    return Batch(trajectory, jnp.arange(num_envs, dtype=jnp.int32), jnp.ones((num_envs,)))
-
-
-def _learner_state(run: Run) -> Any:
-    return jax.jit(run.agent.init_learner)(jax.random.key(0))
-
-
-def _policy(run: Run) -> PolicySnapshot:
-    return snapshot(run.agent, _learner_state(run), jnp.int32(0), run.plan.updates)
 
 
 def _num_gradients(run: Run) -> int:

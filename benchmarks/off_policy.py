@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from rich.table import Table
 
 from benchmarks.cases import Case
-from benchmarks.measure import seconds_per_call, steady
 from podracer.build import Run, build
+from podracer.calibration.parts import seconds_per_call
+from podracer.calibration.steady import steady
 from podracer.config import load_config
 from podracer.runners.unroll import example_trajectory
 from podracer.types import Array, ArrayTree, Batch, StepType

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Piece
+from podracer.calibration.steady import Piece
 
 # rejax 0.1.3 is written for the interface of gymnax 0.0.
 _REQUIREMENTS = ("rejax==0.1.3", "gymnax==0.0.9")

@@ -18,9 +18,9 @@ from rich.table import Table
 
 from benchmarks.cases import CASES, LEARNER_CASES, Case
 from benchmarks.floors import floors, learner_cost
-from benchmarks.measure import Piece, steady
 from benchmarks.peers import Peer, PeerError, make_environment
 from podracer.build import Run, build
+from podracer.calibration.steady import Piece, steady
 from podracer.config import load_config
 from podracer.logging import write_json
 from podracer.provenance import provenance

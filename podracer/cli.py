@@ -93,9 +93,20 @@ def _train(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser("podracer plan", description="Shows who acts and who learns, without training.")
+    parser = argparse.ArgumentParser(
+        "podracer plan",
+        description="Shows who acts and who learns, without training; with --calibrate, what would be fastest.",
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of podracer train")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--calibrate", action="store_true", help="measure this machine, and propose what is fastest")
+    parser.add_argument(
+        "--seconds",
+        type=_positive,
+        default=60.0,
+        metavar="S",
+        help="about how long to calibrate; by default 60",
+    )
     options = parser.parse_args(arguments)
 
     from podracer.config import load_config
@@ -107,6 +118,10 @@ def _plan(arguments: list[str]) -> int:
     from podracer.parallel import plan_table
 
     runtime.prepare(config)
+    if options.calibrate:
+        from podracer.calibration import command
+
+        return command.run(config, options.overrides, options.seconds, options.json)
     plan = make_plan(config)
     if options.json:
         print(json.dumps(plan_table.to_json(plan), indent=2))
@@ -115,6 +130,13 @@ def _plan(arguments: list[str]) -> int:
 
         rich.print(plan_table.to_table(plan))
     return 0
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
 
 
 def _evaluate(arguments: list[str]) -> int:

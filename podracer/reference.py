@@ -17,6 +17,7 @@ Podracer: one RL agent, written once, on Anakin (all on the accelerator) or Sebu
 usage:
   podracer train    [GROUP=OPTION | KEY=VALUE ...] [-m]       train an agent; -m sweeps over comma-separated values
   podracer plan     [GROUP=OPTION | KEY=VALUE ...] [--json]   show who acts and who learns, without training
+  podracer plan     --calibrate [KEY=VALUE ...] [--seconds S] measure this machine, propose what is fastest
   podracer train    resume=RUN_FOLDER                         go on with a run that ended or was killed
   podracer evaluate RUN_FOLDER [--checkpoint WHICH] [--episodes N] [--seed S] [--sample] [--table]
   podracer runs     [FOLDER] [--json]                         list runs: status, steps, return, age

@@ -123,12 +123,10 @@ class Sebulba:
         """Trains until the budget is spent; one report about a second."""
         with Workers() as workers:
             reports: Reports[Report] = Reports(workers)
-            example = jax.eval_shape(lambda s: snapshot(self.agent, s.learner, s.updates, 1), state.device)
-            keep = _FREE_VERSIONS if self.lag is None else self.lag + 1
-            store = ParameterStore(workers, self.actor_devices, example, keep)
+            store = self.parameter_store(workers, state)
             parking = Parking(workers, len(self.actor_devices))
             activities = Activities(self.faults)
-            queues = self._start_actors(workers, store, parking, activities, state)
+            queues = self.start_actors(workers, store, parking, activities, state)
             learner = Learner(self, workers, store, parking, activities, queues, state, due, reports)
             workers.start("learner", learner.run)
             yield from reports.watched(activities.check)
@@ -153,7 +151,13 @@ class Sebulba:
     def lag(self) -> int | None:
         return {"lockstep": 0, "fixed_lag": self.config.lag, "free": None}[self.config.mode]
 
-    def _start_actors(
+    def parameter_store(self, workers: Workers, state: SebulbaState) -> ParameterStore:
+        """Makes the store that the learner publishes into, empty."""
+        example = jax.eval_shape(lambda s: snapshot(self.agent, s.learner, s.updates, 1), state.device)
+        keep = _FREE_VERSIONS if self.lag is None else self.lag + 1
+        return ParameterStore(workers, self.actor_devices, example, keep)
+
+    def start_actors(
         self,
         workers: Workers,
         store: ParameterStore,
@@ -161,6 +165,7 @@ class Sebulba:
         activities: Activities,
         state: SebulbaState,
     ) -> list[Channel[Unroll]]:
+        """Starts a thread for each actor; returns the queues that they put their unrolls on."""
         actors = len(self.actor_devices)
         programs = ActorPrograms.build(self.agent, self.plan.num_envs, self._parts)
         queues = []

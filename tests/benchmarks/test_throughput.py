@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import throughput
 from benchmarks.cases import CASES, LEARNER_CASES
-from benchmarks.measure import Piece
+from podracer.calibration.steady import Piece
 from podracer.config import load_config
 
 

@@ -2,10 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
-
-import jax
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from podracer.build import Run
 from podracer.runner import Due
@@ -17,6 +15,7 @@ class Piece(NamedTuple):
     env_steps: int
     seconds: float  # of wall time
     cpu_seconds: float  # of the process, over all its threads
+    updates: int = 0  # of the run
 
     @property
     def steps_per_second(self) -> float:
@@ -33,6 +32,7 @@ class SteadyRun:
     def __init__(self, run: Run):
         """Compiles the run and makes its first updates, which no piece contains."""
         self.compile_seconds = 0.0
+        self.agent_updates = 0
         self._updates = self._env_steps = 0
         self._target = 1
         # A snapshot is what a runner pauses for.
@@ -59,9 +59,10 @@ class SteadyRun:
             self._updates, self._env_steps = report.updates, report.env_steps
             seconds += report.timings["train_seconds"]
             self.compile_seconds += report.timings.get("compile_seconds", 0.0)
+            self.agent_updates += report.counters["agent_updates"]
             if report.snapshot is not None:
                 break
-        return Piece(self._env_steps - env_steps, seconds, time.process_time() - cpu)
+        return Piece(self._env_steps - env_steps, seconds, time.process_time() - cpu, updates)
 
 
 @contextlib.contextmanager
@@ -70,19 +71,8 @@ def steady(run: Run, warm_up_seconds: float) -> Iterator[SteadyRun]:
     training = SteadyRun(run)
     try:
         training.train(warm_up_seconds)
+        while not training.agent_updates:  # a replay fills before it is learnt from
+            training.train(warm_up_seconds)
         yield training
     finally:
         training.close()
-
-
-def seconds_per_call(function: Callable[..., Any], *arguments: Any, seconds: float) -> float:
-    """The median time of a jitted call, over about `seconds`, compiling and two warm-up calls apart."""
-    for _ in range(2):
-        jax.block_until_ready(function(*arguments))
-    times: list[float] = []
-    ends = time.perf_counter() + seconds
-    while not times or time.perf_counter() < ends:
-        started = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        times.append(time.perf_counter() - started)
-    return sorted(times)[len(times) // 2]
