@@ -1,27 +1,32 @@
-"""Learning curves: runs studies with several seeds, keeps every seed's curves as JSON, draws them.
+"""Runs studies with several seeds, keeps every seed's curves and speed as JSON, draws them.
 
     python experiments/learning.py --studies cartpole,catch --seeds 5
 
-A seed that a result file holds already, for the same overrides, is not run again; after a change of a
-preset, `--fresh` does.
+Every seed is a process of its own, and the variants take turns, as other load on the machine comes and goes. A seed
+that a result file holds already, for the same overrides, is not run again; after a change of a preset, `--fresh` does.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
+import multiprocessing
+import os
 import shlex
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import podracer
-from experiments.plot import plot_study
+from experiments import speeds
+from experiments.plot import draw
 from experiments.studies import STUDIES, Study, Variant
+from podracer.analysis import comparison
 from podracer.logging import write_json
 
 RESULTS = Path(__file__).parent / "results"
@@ -46,16 +51,17 @@ def run_study(name: str, study: Study, out: Path, *, num_seeds: int, only: str =
     known = {} if fresh or not path.exists() else known_runs(json.loads(path.read_text(encoding="utf-8")))
     result = describe(name, study, known)
     write_json(path, result)
-    for variant, described in zip(study.variants, result["variants"]):
-        done = {run["seed"] for run in described["runs"]}
-        for seed in range(num_seeds):
-            if seed in done or only not in variant.label:
+    for seed in range(num_seeds):
+        for variant, described in zip(study.variants, result["variants"]):
+            if seed in (run["seed"] for run in described["runs"]) or only not in variant.label:
                 continue
             run = run_seed(study, variant, seed)
             described["runs"].append(run)
             print(f"{name}: {variant.label}, seed {seed}: {run['value']} in {run['wall_seconds']:.0f} s", flush=True)
             write_json(path, result)
-    plot_study(result, out / f"{name}.png")
+    draw(result, out / f"{name}.png")
+    if study.varied:
+        print("\n".join(speeds.table(result)))
 
 
 def describe(name: str, study: Study, known: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -67,8 +73,15 @@ def describe(name: str, study: Study, known: dict[str, list[dict[str, Any]]]) ->
         "threshold": study.threshold,
         "max_seconds": study.max_seconds,
         "columns": study.columns,
+        "varied": study.varied,
         "variants": [
-            {"label": variant.label, "overrides": overrides, "runs": list(known.get(overrides, ()))}
+            {
+                "label": variant.label,
+                "at": variant.at,
+                "series": variant.series,
+                "overrides": overrides,
+                "runs": list(known.get(overrides, ())),
+            }
             for variant in study.variants
             for overrides in [shlex.join(variant.overrides)]
         ],
@@ -81,15 +94,23 @@ def known_runs(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def run_seed(study: Study, variant: Variant, seed: int) -> dict[str, Any]:
-    """Trains once and reads the run's folder."""
+    """Trains once, in a new process, whose devices may be emulated as a variant asks, and reads the run's folder."""
     overrides = [*variant.overrides, f"seed={seed}", "logger=quiet"]
-    with tempfile.TemporaryDirectory() as folder:
-        config = podracer.load_config(overrides)
-        started = time.monotonic()
-        with contextlib.suppress(KeyboardInterrupt), time_limit(study.max_seconds):
-            podracer.train(config, Path(folder), ["podracer", "train", *overrides])
-        out_of_time = study.max_seconds is not None and time.monotonic() - started >= study.max_seconds
-        return summarise(Path(folder), study, seed, out_of_time=out_of_time)
+    loads = [os.getloadavg()[0]]
+    alone = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with tempfile.TemporaryDirectory() as folder, alone:
+        out_of_time = alone.submit(_train, overrides, Path(folder), study.max_seconds).result()
+        loads.append(os.getloadavg()[0])
+        return {**summarise(Path(folder), study, seed, out_of_time=out_of_time), "load_average": loads}
+
+
+def _train(overrides: list[str], folder: Path, max_seconds: int | None) -> bool:
+    """Trains, and says whether its time was up."""
+    config = podracer.load_config(overrides)
+    started = time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt), time_limit(max_seconds):
+        podracer.train(config, folder, ["podracer", "train", *overrides])
+    return max_seconds is not None and time.monotonic() - started >= max_seconds
 
 
 @contextlib.contextmanager
@@ -135,6 +156,8 @@ def summarise(folder: Path, study: Study, seed: int, *, out_of_time: bool = Fals
         "reached": None if study.threshold is None or value is None else value >= study.threshold,
         "last_tenth_return": last_tenth,
         **result,
+        "steady_steps_per_second": comparison.steps_per_second(rows),
+        "shares_of_time": comparison.shares(rows),
         "evaluation": {key: [row[key] for row in evaluation] for key in ("env_steps", "episode_return")},
         "training": thinned(training, _MAX_POINTS),
         **{key: provenance[key] for key in _PROVENANCE if key in provenance},
@@ -160,21 +183,21 @@ def thinned(training: list[dict[str, Any]], max_points: int) -> dict[str, list[f
     return curve
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Runs learning studies, seed by seed.")
-    parser.add_argument("--studies", default=",".join(STUDIES), help=f"some of {', '.join(STUDIES)}; all by default")
+def main(studies: Mapping[str, Study] = STUDIES) -> None:
+    parser = argparse.ArgumentParser(description="Runs studies, seed by seed.")
+    parser.add_argument("--studies", default=",".join(studies), help=f"some of {', '.join(studies)}; all by default")
     parser.add_argument("--seeds", type=int, help="number of seeds; by default as many as a study has")
     parser.add_argument("--only", default="", metavar="TEXT", help="run the variants with this in their label")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files and figures")
     parser.add_argument("--fresh", action="store_true", help="run again what is there")
     options = parser.parse_args()
     names = options.studies.split(",")
-    unknown = [name for name in names if name not in STUDIES]
+    unknown = [name for name in names if name not in studies]
     if unknown:
-        parser.error(f"there is no study {', '.join(unknown)}; choose from {', '.join(STUDIES)}")
+        parser.error(f"there is no study {', '.join(unknown)}; choose from {', '.join(studies)}")
     options.out.mkdir(parents=True, exist_ok=True)
     for name in names:
-        study = STUDIES[name]
+        study = studies[name]
         num_seeds = options.seeds or study.num_seeds
         run_study(name, study, options.out, num_seeds=num_seeds, only=options.only, fresh=options.fresh)
 
