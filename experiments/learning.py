@@ -23,15 +23,20 @@ from typing import Any
 import numpy as np
 
 import podracer
+from benchmarks.measure import steady
+from benchmarks.measure import summarise as summarise_pieces
 from experiments import speeds
 from experiments.plot import draw
 from experiments.studies import STUDIES, Study, Variant
 from podracer.analysis import comparison
+from podracer.build import build
 from podracer.logging import write_json
 
 RESULTS = Path(__file__).parent / "results"
 # Points that a curve of training returns is thinned to.
 _MAX_POINTS = 100
+# What the speed of a run is measured in.
+_PIECES, _PIECE_SECONDS = 3, 1.0
 # What is kept of a run's provenance.
 _PROVENANCE = ("command", "started", "commit", "has_local_changes", "python", "system", "devices", "versions")
 
@@ -96,12 +101,14 @@ def known_runs(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def run_seed(study: Study, variant: Variant, seed: int) -> dict[str, Any]:
     """Trains once, in a new process, whose devices may be emulated as a variant asks, and reads the run's folder."""
     overrides = [*variant.overrides, f"seed={seed}", "logger=quiet"]
-    loads = [os.getloadavg()[0]]
+    before = os.getloadavg()[0]
     alone = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     with tempfile.TemporaryDirectory() as folder, alone:
         out_of_time = alone.submit(_train, overrides, Path(folder), study.max_seconds).result()
-        loads.append(os.getloadavg()[0])
-        return {**summarise(Path(folder), study, seed, out_of_time=out_of_time), "load_average": loads}
+        run = summarise(Path(folder), study, seed, out_of_time=out_of_time)
+        if study.varied:
+            run["speed"] = alone.submit(_measure, overrides).result()
+        return {**run, "load_average": [before, os.getloadavg()[0]]}
 
 
 def _train(overrides: list[str], folder: Path, max_seconds: int | None) -> bool:
@@ -111,6 +118,13 @@ def _train(overrides: list[str], folder: Path, max_seconds: int | None) -> bool:
     with contextlib.suppress(KeyboardInterrupt), time_limit(max_seconds):
         podracer.train(config, folder, ["podracer", "train", *overrides])
     return max_seconds is not None and time.monotonic() - started >= max_seconds
+
+
+def _measure(overrides: list[str]) -> dict[str, Any]:
+    """The speed of a run past its warm-up, by the clock and by processor time, which other load distorts less."""
+    run = build(podracer.load_config([*overrides, "total_env_steps=100_000_000_000"]))
+    with steady(run, warm_up_seconds=_PIECE_SECONDS) as training:
+        return summarise_pieces([training.train(_PIECE_SECONDS) for _ in range(_PIECES)])
 
 
 @contextlib.contextmanager
@@ -156,7 +170,6 @@ def summarise(folder: Path, study: Study, seed: int, *, out_of_time: bool = Fals
         "reached": None if study.threshold is None or value is None else value >= study.threshold,
         "last_tenth_return": last_tenth,
         **result,
-        "steady_steps_per_second": comparison.steps_per_second(rows),
         "shares_of_time": comparison.shares(rows),
         "evaluation": {key: [row[key] for row in evaluation] for key in ("env_steps", "episode_return")},
         "training": thinned(training, _MAX_POINTS),
@@ -175,11 +188,12 @@ def mean_return(training: list[dict[str, Any]], after_env_steps: float) -> float
 def thinned(training: list[dict[str, Any]], max_points: int) -> dict[str, list[float]]:
     """Joins chunks of training into at most `max_points` points, at their last step, each episode counted once."""
     rows = [row for row in training if row["episodes"]]
-    curve: dict[str, list[float]] = {"env_steps": [], "episode_return": []}
+    curve: dict[str, list[float]] = {"env_steps": [], "episode_return": [], "episodes": []}
     for part in np.array_split(np.arange(len(rows)), min(max_points, len(rows)) or 1):
         if len(part):
             curve["env_steps"].append(rows[part[-1]]["env_steps"])
             curve["episode_return"].append(mean_return([rows[i] for i in part], -1.0))
+            curve["episodes"].append(sum(rows[i]["episodes"] for i in part))
     return curve
 
 

@@ -1,6 +1,6 @@
 """Figures of studies: every seed thin, their mean bold, the threshold dashed.
 
-Blue is what the threshold is for: evaluation, or training, which is grey otherwise. A study of speed has one panel of
+Blue is what the threshold is for: evaluation, or training, which is grey otherwise. A study of speed has panels of
 speeds, every seed a dot and their median a line or a bar, beside one of training returns, a colour a variant.
 
 python experiments/plot.py experiments/results/cartpole.json
@@ -111,10 +111,12 @@ def plot_speeds(result: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11.0, 4.4), layout="constrained")
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15.0, 4.6), layout="constrained")
     variants = [variant for variant in result["variants"] if variant["runs"]]
     colours = plt.get_cmap("turbo")(np.linspace(0.05, 0.95, len(variants)))
-    _draw_speeds(left, variants, colours, result["varied"])
+    _draw_speeds(left, variants, colours, result["varied"], "second")
+    _draw_speeds(middle, variants, colours, result["varied"], "cpu_second")
+    middle.set_ylabel("environment steps a second of processor")
     for variant, colour in zip(variants, colours):
         curves = [(run["training"]["env_steps"], run["training"]["episode_return"]) for run in variant["runs"]]
         for x, y in curves:
@@ -131,13 +133,13 @@ def plot_speeds(result: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_speeds(axis, variants: Sequence[dict[str, Any]], colours, varied: str) -> None:
+def _draw_speeds(axis, variants: Sequence[dict[str, Any]], colours, varied: str, unit: str) -> None:
     """A line a series over what is a number, a bar a variant otherwise."""
     is_number = all(variant["at"] is not None for variant in variants)
     places = [variant["at"] if is_number else place for place, variant in enumerate(variants)]
-    medians = [float(np.median(speeds.rates(variant))) for variant in variants]
+    medians = [float(np.median(speeds.rates(variant, unit))) for variant in variants]
     for place, variant, colour in zip(places, variants, colours):
-        rates = speeds.rates(variant)
+        rates = speeds.rates(variant, unit)
         axis.scatter([place] * len(rates), rates, color=[colour], s=22, zorder=3)
     if is_number:
         for series, style in zip(dict.fromkeys(variant["series"] for variant in variants), ("-", "--", ":")):

@@ -12,6 +12,8 @@ _COLUMNS = (
     "variant",
     "steps/s, median (least to greatest)",
     "of the first",
+    "steps a second of processor",
+    "of the first",
     "return, last tenth",
     "steps to {threshold:g}",
     "mean lag",
@@ -20,15 +22,26 @@ _COLUMNS = (
 )
 
 
-def rates(variant: dict[str, Any]) -> list[float]:
-    """Steps per second of every run; without its first report, which warms up, unless it is the only one."""
-    return [run["steady_steps_per_second"] or run["steps_per_second"] for run in variant["runs"]]
+def rates(variant: dict[str, Any], unit: str = "second") -> list[float]:
+    """Steps of every run by the clock, or by the time that it had of processors (`cpu_second`)."""
+    return [run["speed"][f"steps_per_{unit}"] for run in variant["runs"]]
 
 
-def steps_to(variant: dict[str, Any], threshold: float) -> list[float | None]:
-    """When the training returns of every run reached a threshold, None where they never did."""
-    curves = [(run["training"]["env_steps"], run["training"]["episode_return"]) for run in variant["runs"]]
-    return [time_to_threshold(np.array(x), np.array(y), threshold) for x, y in curves]
+def steps_to(training: dict[str, list[float]], threshold: float, num_episodes: int = 100) -> float | None:
+    """After how many steps the last hundred episodes and more had reached a mean return; None if they never did.
+
+    Args:
+      training: a run's curve, each point the mean of some episodes.
+      threshold: the mean return.
+      num_episodes: that a mean is of, at least.
+    """
+    weighted = np.array(training["episode_return"]) * training["episodes"]
+    ends, sums = (np.concatenate([[0.0], np.cumsum(values)]) for values in (training["episodes"], weighted))
+    # Of every point with enough episodes before it, the latest start that leaves enough.
+    points = np.flatnonzero(ends[1:] >= num_episodes) + 1
+    starts = np.searchsorted(ends, ends[points] - num_episodes, side="right") - 1
+    means = (sums[points] - sums[starts]) / (ends[points] - ends[starts])
+    return time_to_threshold(np.array(training["env_steps"])[points - 1], means, threshold)
 
 
 def table(result: dict[str, Any]) -> list[str]:
@@ -39,22 +52,23 @@ def table(result: dict[str, Any]) -> list[str]:
     """
     variants = [variant for variant in result["variants"] if variant["runs"]]
     columns = [name.format(threshold=result["threshold"]) for name in _COLUMNS]
-    first = np.median(rates(variants[0])) if variants else None
-    rows = [_row(variant, first, result["threshold"]) for variant in variants]
+    rows = [_row(variant, variants[0], result["threshold"]) for variant in variants]
     return [_line(columns), _line(["---"] * len(columns)), *map(_line, rows)]
 
 
-def _row(variant: dict[str, Any], first: float, threshold: float) -> list[str]:
-    speed, runs = rates(variant), variant["runs"]
+def _row(variant: dict[str, Any], first: dict[str, Any], threshold: float) -> list[str]:
+    speed, of_processor, runs = rates(variant), rates(variant, "cpu_second"), variant["runs"]
     returns = [run["last_tenth_return"] for run in runs if run["last_tenth_return"] is not None]
-    reached = [steps for steps in steps_to(variant, threshold) if steps is not None]
+    reached = [steps for run in runs if (steps := steps_to(run["training"], threshold)) is not None]
     loads = [load for run in runs for load in run["load_average"]]
     waits = [run["shares_of_time"]["learner waiting"] for run in runs if "learner waiting" in run["shares_of_time"]]
     steps = f"{human(float(np.median(reached)))} ({len(reached)} of {len(runs)})" if reached else "never"
     return [
         variant["label"],
         f"{human(float(np.median(speed)))} ({human(min(speed))} to {human(max(speed))})",
-        f"{np.median(speed) / first:.2f}",
+        f"{np.median(speed) / np.median(rates(first)):.2f}",
+        human(float(np.median(of_processor))),
+        f"{np.median(of_processor) / np.median(rates(first, 'cpu_second')):.2f}",
         f"{np.median(returns):.1f}" if returns else "-",
         steps,
         f"{np.median([run['policy_lag_mean'] for run in runs]):.2f}",

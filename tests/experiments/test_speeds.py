@@ -46,11 +46,10 @@ def test_variants_are_told_apart(name):
         assert len({(variant.series, variant.at) for variant in variants}) == len(variants)
 
 
-def _run(rate, *, steps=(100, 200), returns=(0.0, 10.0), lag=1.0, steady=True):
+def _run(rate, *, returns=(0.0, 10.0), lag=1.0):
     return {
-        "steady_steps_per_second": rate if steady else None,
-        "steps_per_second": rate,
-        "training": {"env_steps": list(steps), "episode_return": list(returns)},
+        "speed": {"steps_per_second": rate, "steps_per_cpu_second": rate / 4},
+        "training": {"env_steps": [100, 200], "episode_return": list(returns), "episodes": [100, 100]},
         "last_tenth_return": returns[-1],
         "policy_lag_mean": lag,
         "shares_of_time": {"learner waiting": 0.25},
@@ -60,24 +59,34 @@ def _run(rate, *, steps=(100, 200), returns=(0.0, 10.0), lag=1.0, steady=True):
 
 def _result(at=(1, 2), threshold=5.0):
     first = [_run(100.0), _run(300.0), _run(200.0, returns=(0.0, 4.0))]
-    second = [_run(400.0, steady=False)]
     variants = [
         {"label": label, "series": "s", "at": place, "runs": runs}
-        for label, place, runs in zip("ab", at, (first, second))
+        for label, place, runs in zip("ab", at, (first, [_run(400.0)]))
     ]
     return {"title": "A study", "varied": "devices", "threshold": threshold, "variants": variants}
 
 
 def test_a_table_gives_medians_over_runs():
     result = _result()
-    first = result["variants"][0]
-    assert speeds.rates(first) == [100.0, 300.0, 200.0]
-    assert speeds.steps_to(first, 5.0) == [150.0, 150.0, None]
+    assert speeds.rates(result["variants"][0], "cpu_second") == [25.0, 75.0, 50.0]
     result["variants"].append({"label": "nothing yet", "series": "s", "at": 3, "runs": []})
     header, rule, a, b = speeds.table(result)
-    assert header.startswith("| variant | steps/s") and "steps to 5 " in header and rule.count("---") == 8
-    assert a == "| a | 200 (100 to 300) | 1.00 | 10.0 | 150 (2 of 3) | 1.00 | 25% | 1.0 to 2.5 |"
-    assert b == "| b | 400 (400 to 400) | 2.00 | 10.0 | 150 (1 of 1) | 1.00 | 25% | 1.0 to 2.5 |"
+    assert header.startswith("| variant | steps/s") and "steps to 5 " in header and rule.count("---") == 10
+    assert a == "| a | 200 (100 to 300) | 1.00 | 50 | 1.00 | 10.0 | 150 (2 of 3) | 1.00 | 25% | 1.0 to 2.5 |"
+    assert b == "| b | 400 (400 to 400) | 2.00 | 100 | 2.00 | 10.0 | 150 (1 of 1) | 1.00 | 25% | 1.0 to 2.5 |"
+
+
+def test_a_few_episodes_reach_no_threshold():
+    training = {
+        "env_steps": [100, 200, 300, 400, 500],
+        "episode_return": [9.0, 0.0, 9.0, 1.0, 3.0],
+        "episodes": [2, 98, 10, 90, 100],
+    }
+    # Over the last hundred episodes and more: 18 / 100 at 200, 90 / 108 at 300, 180 / 100 at 400, 300 / 100 at 500.
+    assert speeds.steps_to(training, 2.4) == pytest.approx(450)
+    assert speeds.steps_to(training, 0.18) == 200
+    assert speeds.steps_to(training, 4.0) is None
+    assert speeds.steps_to({name: [] for name in training}, 1.0) is None
 
 
 @pytest.mark.parametrize("at", [(1, 2), (None, None)], ids=["numbers", "names"])
@@ -85,9 +94,9 @@ def test_a_figure_of_speeds_and_returns(tmp_path, at):
     from matplotlib import pyplot as plt
 
     draw(_result(at), tmp_path / "study.png")
-    left, right = np.array_split(plt.imread(tmp_path / "study.png")[..., :3], 2, axis=1)
-    # Both panels have colour in them, not only black and grey.
-    assert np.ptp(left, axis=-1).max() > 0.3 and np.ptp(right, axis=-1).max() > 0.3
+    panels = np.array_split(plt.imread(tmp_path / "study.png")[..., :3], 3, axis=1)
+    # All panels have colour in them, not only black and grey.
+    assert all(np.ptp(panel, axis=-1).max() > 0.3 for panel in panels)
     assert not plt.get_fignums()
 
 
@@ -104,7 +113,8 @@ def test_a_study_of_speed_from_start_to_end(tmp_path, monkeypatch, capsys):
     for variant in result["variants"]:
         (run,) = variant["runs"]
         assert run["status"] == "completed" and len(run["devices"]) == 8
-        assert speeds.rates(variant)[0] > 0 and len(run["load_average"]) == 2
+        assert speeds.rates(variant)[0] > 0 and speeds.rates(variant, "cpu_second")[0] > 0
+        assert len(run["load_average"]) == 2
         assert run["shares_of_time"]["learner waiting"] > 0
     assert (tmp_path / "tiny.png").exists()
     assert "| 1 act, 7 learn |" in capsys.readouterr().out
