@@ -20,7 +20,7 @@ from benchmarks.cases import CASES, LEARNER_CASES, Case
 from benchmarks.floors import floors, learner_cost
 from benchmarks.peers import Peer, PeerError, make_environment
 from podracer.build import Run, build
-from podracer.calibration.steady import Piece, steady
+from podracer.calibration.steady import steady, summarise
 from podracer.config import load_config
 from podracer.logging import write_json
 from podracer.provenance import provenance
@@ -69,17 +69,6 @@ def measure_learner(case: Case, seconds: float) -> dict[str, Any]:
     """Compares a run's learner inside of a loop with its gradient outside of one."""
     run = _build(case)
     return {**_describe(case, run), **learner_cost(run, seconds)}
-
-
-def summarise(pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Median, least and greatest rate."""
-    rates = [piece.steps_per_second for piece in pieces]
-    return {
-        "steps_per_second": statistics.median(rates),
-        "steps_per_second_min": min(rates),
-        "steps_per_second_max": max(rates),
-        "steps_per_cpu_second": statistics.median(piece.steps_per_cpu_second for piece in pieces),
-    }
 
 
 def to_tables(results: dict[str, dict[str, Any]]) -> list[Table]:

@@ -1,32 +1,42 @@
-"""Learning curves: runs studies with several seeds, keeps every seed's curves as JSON, draws them.
+"""Runs studies with several seeds, keeps every seed's curves and speed as JSON, draws them.
 
     python experiments/learning.py --studies cartpole,catch --seeds 5
 
-A seed that a result file holds already, for the same overrides, is not run again; after a change of a
-preset, `--fresh` does.
+Every seed is a process of its own, and the variants take turns, as other load on the machine comes and goes. A seed
+that a result file holds already, for the same overrides, is not run again; after a change of a preset, `--fresh` does.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
+import multiprocessing
+import os
 import shlex
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import podracer
-from experiments.plot import plot_study
+from experiments import speeds
+from experiments.plot import draw
 from experiments.studies import STUDIES, Study, Variant
+from podracer.analysis import comparison
+from podracer.build import build
+from podracer.calibration.steady import steady
+from podracer.calibration.steady import summarise as summarise_pieces
 from podracer.logging import write_json
 
 RESULTS = Path(__file__).parent / "results"
 # Points that a curve of training returns is thinned to.
 _MAX_POINTS = 100
+# What the speed of a run is measured in.
+_PIECES, _PIECE_SECONDS = 3, 1.0
 # What is kept of a run's provenance.
 _PROVENANCE = ("command", "started", "commit", "has_local_changes", "python", "system", "devices", "versions")
 
@@ -46,16 +56,17 @@ def run_study(name: str, study: Study, out: Path, *, num_seeds: int, only: str =
     known = {} if fresh or not path.exists() else known_runs(json.loads(path.read_text(encoding="utf-8")))
     result = describe(name, study, known)
     write_json(path, result)
-    for variant, described in zip(study.variants, result["variants"]):
-        done = {run["seed"] for run in described["runs"]}
-        for seed in range(num_seeds):
-            if seed in done or only not in variant.label:
+    for seed in range(num_seeds):
+        for variant, described in zip(study.variants, result["variants"]):
+            if seed in (run["seed"] for run in described["runs"]) or only not in variant.label:
                 continue
             run = run_seed(study, variant, seed)
             described["runs"].append(run)
             print(f"{name}: {variant.label}, seed {seed}: {run['value']} in {run['wall_seconds']:.0f} s", flush=True)
             write_json(path, result)
-    plot_study(result, out / f"{name}.png")
+    draw(result, out / f"{name}.png")
+    if study.varied:
+        print("\n".join(speeds.table(result)))
 
 
 def describe(name: str, study: Study, known: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -67,8 +78,15 @@ def describe(name: str, study: Study, known: dict[str, list[dict[str, Any]]]) ->
         "threshold": study.threshold,
         "max_seconds": study.max_seconds,
         "columns": study.columns,
+        "varied": study.varied,
         "variants": [
-            {"label": variant.label, "overrides": overrides, "runs": list(known.get(overrides, ()))}
+            {
+                "label": variant.label,
+                "at": variant.at,
+                "series": variant.series,
+                "overrides": overrides,
+                "runs": list(known.get(overrides, ())),
+            }
             for variant in study.variants
             for overrides in [shlex.join(variant.overrides)]
         ],
@@ -81,15 +99,32 @@ def known_runs(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def run_seed(study: Study, variant: Variant, seed: int) -> dict[str, Any]:
-    """Trains once and reads the run's folder."""
+    """Trains once, in a new process, whose devices may be emulated as a variant asks, and reads the run's folder."""
     overrides = [*variant.overrides, f"seed={seed}", "logger=quiet"]
-    with tempfile.TemporaryDirectory() as folder:
-        config = podracer.load_config(overrides)
-        started = time.monotonic()
-        with contextlib.suppress(KeyboardInterrupt), time_limit(study.max_seconds):
-            podracer.train(config, Path(folder), ["podracer", "train", *overrides])
-        out_of_time = study.max_seconds is not None and time.monotonic() - started >= study.max_seconds
-        return summarise(Path(folder), study, seed, out_of_time=out_of_time)
+    before = os.getloadavg()[0]
+    alone = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with tempfile.TemporaryDirectory() as folder, alone:
+        out_of_time = alone.submit(_train, overrides, Path(folder), study.max_seconds).result()
+        run = summarise(Path(folder), study, seed, out_of_time=out_of_time)
+        if study.varied:
+            run["speed"] = alone.submit(_measure, overrides).result()
+        return {**run, "load_average": [before, os.getloadavg()[0]]}
+
+
+def _train(overrides: list[str], folder: Path, max_seconds: int | None) -> bool:
+    """Trains, and says whether its time was up."""
+    config = podracer.load_config(overrides)
+    started = time.monotonic()
+    with contextlib.suppress(KeyboardInterrupt), time_limit(max_seconds):
+        podracer.train(config, folder, ["podracer", "train", *overrides])
+    return max_seconds is not None and time.monotonic() - started >= max_seconds
+
+
+def _measure(overrides: list[str]) -> dict[str, Any]:
+    """The speed of a run past its warm-up, by the clock and by processor time, which other load distorts less."""
+    run = build(podracer.load_config([*overrides, "total_env_steps=100_000_000_000"]))
+    with steady(run, warm_up_seconds=_PIECE_SECONDS) as training:
+        return summarise_pieces([training.train(_PIECE_SECONDS) for _ in range(_PIECES)])
 
 
 @contextlib.contextmanager
@@ -135,6 +170,7 @@ def summarise(folder: Path, study: Study, seed: int, *, out_of_time: bool = Fals
         "reached": None if study.threshold is None or value is None else value >= study.threshold,
         "last_tenth_return": last_tenth,
         **result,
+        "shares_of_time": comparison.shares(rows),
         "evaluation": {key: [row[key] for row in evaluation] for key in ("env_steps", "episode_return")},
         "training": thinned(training, _MAX_POINTS),
         **{key: provenance[key] for key in _PROVENANCE if key in provenance},
@@ -152,29 +188,30 @@ def mean_return(training: list[dict[str, Any]], after_env_steps: float) -> float
 def thinned(training: list[dict[str, Any]], max_points: int) -> dict[str, list[float]]:
     """Joins chunks of training into at most `max_points` points, at their last step, each episode counted once."""
     rows = [row for row in training if row["episodes"]]
-    curve: dict[str, list[float]] = {"env_steps": [], "episode_return": []}
+    curve: dict[str, list[float]] = {"env_steps": [], "episode_return": [], "episodes": []}
     for part in np.array_split(np.arange(len(rows)), min(max_points, len(rows)) or 1):
         if len(part):
             curve["env_steps"].append(rows[part[-1]]["env_steps"])
             curve["episode_return"].append(mean_return([rows[i] for i in part], -1.0))
+            curve["episodes"].append(sum(rows[i]["episodes"] for i in part))
     return curve
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Runs learning studies, seed by seed.")
-    parser.add_argument("--studies", default=",".join(STUDIES), help=f"some of {', '.join(STUDIES)}; all by default")
+def main(studies: Mapping[str, Study] = STUDIES) -> None:
+    parser = argparse.ArgumentParser(description="Runs studies, seed by seed.")
+    parser.add_argument("--studies", default=",".join(studies), help=f"some of {', '.join(studies)}; all by default")
     parser.add_argument("--seeds", type=int, help="number of seeds; by default as many as a study has")
     parser.add_argument("--only", default="", metavar="TEXT", help="run the variants with this in their label")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files and figures")
     parser.add_argument("--fresh", action="store_true", help="run again what is there")
     options = parser.parse_args()
     names = options.studies.split(",")
-    unknown = [name for name in names if name not in STUDIES]
+    unknown = [name for name in names if name not in studies]
     if unknown:
-        parser.error(f"there is no study {', '.join(unknown)}; choose from {', '.join(STUDIES)}")
+        parser.error(f"there is no study {', '.join(unknown)}; choose from {', '.join(studies)}")
     options.out.mkdir(parents=True, exist_ok=True)
     for name in names:
-        study = STUDIES[name]
+        study = studies[name]
         num_seeds = options.seeds or study.num_seeds
         run_study(name, study, options.out, num_seeds=num_seeds, only=options.only, fresh=options.fresh)
 

@@ -1,6 +1,7 @@
-"""Figures of learning studies: every seed thin, their mean bold, the threshold dashed.
+"""Figures of studies: every seed thin, their mean bold, the threshold dashed.
 
-Blue is what the threshold is for: evaluation, or training, which is grey otherwise.
+Blue is what the threshold is for: evaluation, or training, which is grey otherwise. A study of speed has panels of
+speeds, every seed a dot and their median a line or a bar, beside one of training returns, a colour a variant.
 
 python experiments/plot.py experiments/results/cartpole.json
 """
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from experiments import speeds
 
 _GRID_POINTS = 200
 
@@ -91,11 +94,74 @@ def _draw(axis, variant: dict[str, Any], kind: str, threshold: float | None) -> 
     axis.grid(alpha=0.3)
 
 
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Draws the figure of a study, as `learning.py` writes it, of learning or of speed."""
+    (plot_speeds if result.get("varied") else plot_study)(result, path)
+
+
+def plot_speeds(result: dict[str, Any], path: Path) -> None:
+    """Draws the figure of a study of speed: steps per second beside training returns against steps.
+
+    Args:
+      result: as `learning.py` writes it.
+      path: of the PNG.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15.0, 4.6), layout="constrained")
+    variants = [variant for variant in result["variants"] if variant["runs"]]
+    colours = plt.get_cmap("turbo")(np.linspace(0.05, 0.95, len(variants)))
+    _draw_speeds(left, variants, colours, result["varied"], "second")
+    _draw_speeds(middle, variants, colours, result["varied"], "cpu_second")
+    middle.set_ylabel("environment steps a second of processor")
+    for variant, colour in zip(variants, colours):
+        curves = [(run["training"]["env_steps"], run["training"]["episode_return"]) for run in variant["runs"]]
+        for x, y in curves:
+            right.plot(x, y, color=colour, linewidth=0.5, alpha=0.5)
+        right.plot(*mean_curve(curves), color=colour, linewidth=2.0, label=variant["label"])
+    if result["threshold"] is not None:
+        right.axhline(result["threshold"], color="0.3", linestyle="--", linewidth=1.0)
+    right.set(xlabel="environment steps", ylabel="return of training episodes")
+    right.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+    right.grid(alpha=0.3)
+    right.legend(fontsize=8)
+    figure.suptitle(result["title"], fontsize=11)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_speeds(axis, variants: Sequence[dict[str, Any]], colours, varied: str, unit: str) -> None:
+    """A line a series over what is a number, a bar a variant otherwise."""
+    is_number = all(variant["at"] is not None for variant in variants)
+    places = [variant["at"] if is_number else place for place, variant in enumerate(variants)]
+    medians = [float(np.median(speeds.rates(variant, unit))) for variant in variants]
+    for place, variant, colour in zip(places, variants, colours):
+        rates = speeds.rates(variant, unit)
+        axis.scatter([place] * len(rates), rates, color=[colour], s=22, zorder=3)
+    if is_number:
+        for series, style in zip(dict.fromkeys(variant["series"] for variant in variants), ("-", "--", ":")):
+            line = sorted((places[i], medians[i]) for i, variant in enumerate(variants) if variant["series"] == series)
+            axis.plot(*zip(*line), style, color="0.4", label=series)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(places, [f"{place:g}" for place in places])
+        axis.set_xlabel(varied)
+        axis.legend(fontsize=8)
+    else:
+        axis.bar(places, medians, color=colours, alpha=0.35)
+        axis.set_xticks(places, [variant["label"] for variant in variants], rotation=20, ha="right", fontsize=8)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel("environment steps a second")
+    axis.grid(alpha=0.3, axis="y")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draws the figures of result files, beside them.")
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
     for path in parser.parse_args().results:
-        plot_study(json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".png"))
+        draw(json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,14 @@ AGENTS = ("ppo", "impala", "pqn")
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One panel of a study: a configuration that is run with several seeds."""
+    """A configuration that is run with several seeds."""
 
     label: str
     overrides: tuple[str, ...]
+    at: float | None = None
+    """Where its speed is drawn on the axis of what a study varies; None where that is no number."""
+    series: str = ""
+    """The line of speeds that it belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,8 @@ class Study:
     """A run is interrupted after this many seconds of wall time."""
     columns: int = 2
     """Of panels in the figure."""
+    varied: str = ""
+    """What the variants vary, of a study of speed: its figure sets their speeds beside their returns."""
 
 
 def _both_runners(*env: str, sebulba_env: tuple[str, ...] | None = None) -> tuple[Variant, ...]:

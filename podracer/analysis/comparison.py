@@ -1,7 +1,7 @@
 """What is compared of groups of runs: returns, speed, time to a threshold, where the time went, lag, who wins."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def _difference(first: np.ndarray, second: np.ndarray, statistic: str, resamples
 
 def _standing(label: str, runs: Sequence[Logged], statistic: str, threshold: float | None) -> Standing:
     returns = [logged.run.final_return for logged in runs if logged.run.final_return is not None]
-    rates = [rate for rate in map(_steps_per_second, runs) if rate is not None]
+    rates = [rate for rate in (steps_per_second(logged.rows) for logged in runs) if rate is not None]
     lags = [row for logged in runs for row in logged.rows if row.get("policy_lag_mean") is not None]
     reached = [_time_to(logged, threshold) for logged in runs] if threshold is not None else []
     return Standing(
@@ -117,15 +117,15 @@ def _standing(label: str, runs: Sequence[Logged], statistic: str, threshold: flo
         steps_per_second=float(np.median(rates)) if rates else None,
         env_steps_to_threshold=[steps for steps, _ in reached],
         seconds_to_threshold=[seconds for _, seconds in reached],
-        shares=_shares(runs),
+        shares=shares([row for logged in runs for row in logged.rows]),
         policy_lag_mean=float(np.mean([row["policy_lag_mean"] for row in lags])) if lags else None,
         policy_lag_max=float(np.max([row["policy_lag_max"] for row in lags])) if lags else None,
     )
 
 
-def _steps_per_second(logged: Logged) -> float | None:
-    """Of training, without the first row, which warms up."""
-    rows = [row for row in logged.rows if row["kind"] == "train" and row.get("train_seconds")]
+def steps_per_second(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of a run's training, without its first row, which warms up; None of fewer than two."""
+    rows = [row for row in rows if row["kind"] == "train" and row.get("train_seconds")]
     if len(rows) < 2:
         return None
     return (rows[-1]["env_steps"] - rows[0]["env_steps"]) / sum(row["train_seconds"] for row in rows[1:])
@@ -136,9 +136,9 @@ def _time_to(logged: Logged, threshold: float) -> tuple[float | None, float | No
     return time_to_threshold(*steps, threshold), time_to_threshold(*seconds, threshold)
 
 
-def _shares(runs: Sequence[Logged]) -> dict[str, float]:
+def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Seconds of each activity for a second of training; actors and learner run side by side, so each sums to 1."""
-    rows = [row for logged in runs for row in logged.rows if row["kind"] == "train"]
+    rows = [row for row in rows if row["kind"] == "train"]
     total = sum(row.get("train_seconds") or 0.0 for row in rows)
     sums = {name: sum(row.get(name) or 0.0 for row in rows) for name in ACTIVITIES}
     return {ACTIVITIES[name]: seconds / total for name, seconds in sums.items() if seconds and total}

@@ -1,11 +1,12 @@
 """Curves of groups of runs as a figure: an estimate and its interval, one panel an environment."""
 
+import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,13 @@ X_LABELS = {
 }
 # Characters that fit above a panel.
 _TITLE_WIDTH = 66
+_COLOURS = (
+    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf",
+)  # fmt: skip
+_DASHES = ("solid", "dashed", "dotted")
+# Inches and points of a panel in a page: as wide as a phone's, its smallest letters are 12 pixels high there.
+_PAGE_PANEL = (3.8, 2.9)
+_PAGE_FONT = 9.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +52,13 @@ class Line(NamedTuple):
     estimate: Estimate  # [P] each
     num_runs: int
     num_without: int  # runs that have no such metric
+
+
+class Stroke(NamedTuple):
+    """How the line of a group looks."""
+
+    colour: str
+    dashes: str
 
 
 def lines(groups: Mapping[str, Sequence[Logged]], style: Style) -> dict[str, dict[str, Line]]:
@@ -71,8 +86,18 @@ def lines(groups: Mapping[str, Sequence[Logged]], style: Style) -> dict[str, dic
     return dict(sorted(result.items()))
 
 
-def draw(drawn: Mapping[str, Mapping[str, Line]], style: Style, out: Path | TextIO) -> None:
-    """Draws the panels into an image file, whose suffix says which kind, or as SVG into a text stream."""
+def strokes(drawn: Mapping[str, Mapping[str, Line]]) -> dict[str, Stroke]:
+    """How every group is drawn, the same in all panels; thirty look different."""
+    labels = list(dict.fromkeys(label for panel in drawn.values() for label in panel))
+    # Dashes change with the colours' second round.
+    return {
+        label: Stroke(_COLOURS[index % len(_COLOURS)], _DASHES[index // len(_COLOURS) % len(_DASHES)])
+        for index, label in enumerate(labels)
+    }
+
+
+def draw(drawn: Mapping[str, Mapping[str, Line]], style: Style, out: Path) -> None:
+    """Draws the panels into an image file, whose suffix says which kind."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -83,17 +108,33 @@ def draw(drawn: Mapping[str, Mapping[str, Line]], style: Style, out: Path | Text
     figure, axes = plt.subplots(rows, columns, figsize=(5.0 * columns, 3.6 * rows + 0.4), squeeze=False)
     for axis in axes.flat[len(drawn) :]:
         axis.remove()
-    labels = list(dict.fromkeys(label for panel in drawn.values() for label in panel))
-    colours = {label: f"C{index % 10}" for index, label in enumerate(labels)}
+    looks = strokes(drawn)
     for axis, (env, panel) in zip(axes.flat, drawn.items()):
-        _draw_panel(axis, panel, colours)
+        _draw_panel(axis, panel, looks, style)
         axis.set_title(env, fontsize=10)
-        axis.set_xlabel(X_LABELS[style.x])
-        axis.set_ylabel(style.y.replace("_", " "))
+        axis.legend(fontsize=8)
     figure.suptitle(textwrap.fill(describe(style), _TITLE_WIDTH * columns), fontsize=9)
     figure.tight_layout()
-    figure.savefig(out, dpi=110, format=None if isinstance(out, Path) else "svg")
+    figure.savefig(out, dpi=110)
     plt.close(figure)
+
+
+def to_svg(panel: Mapping[str, Line], looks: Mapping[str, Stroke], style: Style) -> str:
+    """Draws one panel as an SVG element, of letters that a browser sets, without title and legend."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": _PAGE_FONT}):
+        figure, axis = plt.subplots(figsize=_PAGE_PANEL, layout="constrained")
+        _draw_panel(axis, panel, looks, style)
+        axis.locator_params(axis="x", nbins=6)
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        plt.close(figure)
+    text = svg.getvalue()
+    return text[text.index("<svg") :]  # a document's declarations do not belong into a page
 
 
 def describe(style: Style) -> str:
@@ -103,14 +144,17 @@ def describe(style: Style) -> str:
     return f"{what} over runs ({style.kind}), {style.confidence:.0%} bootstrap intervals, {smoothed}"
 
 
-def _draw_panel(axis: Any, panel: Mapping[str, Line], colours: Mapping[str, str]) -> None:
+def legend(label: str, line: Line) -> str:
+    return f"{label} ({line.num_runs} run{'' if line.num_runs == 1 else 's'})"
+
+
+def _draw_panel(axis: Any, panel: Mapping[str, Line], looks: Mapping[str, Stroke], style: Style) -> None:
     for label, line in panel.items():
-        count = f"{line.num_runs} run{'' if line.num_runs == 1 else 's'}"
-        axis.plot(line.x, line.estimate.value, color=colours[label], linewidth=1.8, label=f"{label} ({count})")
+        colour, dashes = looks[label]
+        axis.plot(line.x, line.estimate.value, linestyle=dashes, color=colour, linewidth=1.8, label=legend(label, line))
         if line.estimate.low is not None:
-            axis.fill_between(
-                line.x, line.estimate.low, line.estimate.high, color=colours[label], alpha=0.2, linewidth=0
-            )
+            axis.fill_between(line.x, line.estimate.low, line.estimate.high, color=colour, alpha=0.2, linewidth=0)
+    axis.set_xlabel(X_LABELS[style.x])
+    axis.set_ylabel(style.y.replace("_", " "))
     axis.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)

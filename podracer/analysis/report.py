@@ -1,26 +1,19 @@
 """The report of a comparison: Markdown with figures beside it, and one HTML page that needs nothing else."""
 
 import dataclasses
-import html
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from podracer.analysis import comparison, plotting
+from podracer.analysis import comparison, page, plotting
 from podracer.analysis.comparison import Duel, Standing
 from podracer.analysis.curves import Logged
+from podracer.analysis.page import Table
 from podracer.analysis.plotting import Style
 from podracer.analysis.statistics import Estimate
 from podracer.logging import write_text
-
-
-class Table(NamedTuple):
-    heading: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 class Figure(NamedTuple):
@@ -45,23 +38,21 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     tables = make_tables(groups, style, threshold)
-    markdown, page, paths = ["# Comparison", ""], [], []
+    markdown, parts, paths = ["# Comparison", ""], [], []
     for figure in _figures(style):
         drawn = plotting.lines(groups, figure.style)
         if not drawn:
             continue
         path = folder / f"{figure.name}.png"
         plotting.draw(drawn, figure.style, path)
-        svg = io.StringIO()
-        plotting.draw(drawn, figure.style, svg)
         markdown += [f"## {figure.heading}", "", f"![{figure.heading}]({path.name})", ""]
-        page.append(f"<h2>{html.escape(figure.heading)}</h2>\n<figure>{_inline(svg.getvalue())}</figure>")
+        parts.append(page.figure_part(figure.heading, drawn, figure.style))
         paths.append(path)
     for table in tables:
         markdown += [f"## {table.heading}", "", *_to_markdown(table), ""]
-        page.append(_to_html(table))
+        parts.append(page.table_part(table))
     write_text(folder / "report.md", "\n".join(markdown))
-    write_text(folder / "report.html", _PAGE.format(body="\n".join(page)))
+    write_text(folder / "report.html", page.document("Comparison", parts))
     return [folder / "report.md", folder / "report.html", *paths]
 
 
@@ -172,43 +163,3 @@ def _to_markdown(table: Table) -> list[str]:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     return [line(table.columns), line(["---"] * len(table.columns)), *map(line, table.rows)]
-
-
-def _to_html(table: Table) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    rows = "\n".join([row(table.columns, "th"), *(row(cells, "td") for cells in table.rows)])
-    return f'<h2>{html.escape(table.heading)}</h2>\n<div class="wide"><table>\n{rows}\n</table></div>'
-
-
-def _inline(svg: str) -> str:
-    """The element itself: a document's declarations do not belong into a page."""
-    return svg[svg.index("<svg") :]
-
-
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Comparison</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }}
-h2 {{ font-size: 1.1rem; margin: 2rem 0 .5rem; }}
-figure {{ margin: 0; }}
-figure svg {{ width: 100%; height: auto; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #161616; color: #ddd; }} figure {{ background: #fff; }} }}
-</style>
-</head>
-<body>
-<h1>Comparison</h1>
-{body}
-</body>
-</html>
-"""

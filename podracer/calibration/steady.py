@@ -1,9 +1,10 @@
 """Steps per second of a run, through its own runner, a piece at a time."""
 
 import contextlib
+import statistics
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from podracer.build import Run
 from podracer.runner import Due
@@ -76,3 +77,14 @@ def steady(run: Run, warm_up_seconds: float) -> Iterator[SteadyRun]:
         yield training
     finally:
         training.close()
+
+
+def summarise(pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Median, least and greatest rate."""
+    rates = [piece.steps_per_second for piece in pieces]
+    return {
+        "steps_per_second": statistics.median(rates),
+        "steps_per_second_min": min(rates),
+        "steps_per_second_max": max(rates),
+        "steps_per_cpu_second": statistics.median(piece.steps_per_cpu_second for piece in pieces),
+    }

@@ -83,8 +83,9 @@ def test_mean_returns_count_every_episode_once():
 def test_thinned_curves_join_neighbouring_chunks():
     training = _rows((10, 1, 10.0), (20, 3, 20.0), (30, 0, None), (40, 1, 5.0), (50, 1, 7.0))
     curve = learning.thinned(training, max_points=2)
-    assert curve == {"env_steps": [20, 50], "episode_return": [17.5, 6.0]}
-    assert learning.thinned(_rows((10, 0, None)), max_points=2) == {"env_steps": [], "episode_return": []}
+    assert curve == {"env_steps": [20, 50], "episode_return": [17.5, 6.0], "episodes": [4, 2]}
+    empty = {"env_steps": [], "episode_return": [], "episodes": []}
+    assert learning.thinned(_rows((10, 0, None)), max_points=2) == empty
 
 
 def test_a_time_limit_interrupts_and_is_lifted():
