@@ -116,6 +116,13 @@ STUDIES = {
         variants=_presets("breakout_dqn", "breakout_rainbow"),
         measure="last_tenth",
     ),
+    "halfcheetah": Study(
+        title="HalfCheetah-v4 on Sebulba, 20 minutes on two shared cores",
+        variants=(Variant(label="sac, sebulba", overrides=("experiment=halfcheetah_sac",)),),
+        measure="last_tenth",
+        num_seeds=1,
+        max_seconds=1200,
+    ),
     "breakout": Study(
         title="Breakout-MinAtar, 10M steps",
         variants=(
