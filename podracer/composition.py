@@ -150,6 +150,8 @@ def register() -> Known:
         for key in _preset_keys(option, content):
             if not (known.has(key) or key in known.options):
                 raise ConfigError(f"{option}: {unknown_key(key, [*known.keys, *known.options])}")
+    store = ConfigStore.instance()
+    store.repo = _Shared(store.repo)
     return known
 
 
@@ -227,6 +229,16 @@ def _dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{name}"
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{name}.")
+
+
+class _Shared(dict):
+    """The contents of Hydra's store, which Hydra copies with all else for each run of a sweep: half of composing.
+
+    What is read from the store is a copy already.
+    """
+
+    def __deepcopy__(self, memo: dict) -> "_Shared":
+        return self
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 import pytest
 import yaml
+from hydra import compose, initialize
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import open_dict
 
 import podracer
 from podracer import composition, config, locations
@@ -281,3 +283,16 @@ def test_nothing_of_jax_is_needed_before_a_configuration_is_made_nor_started_by_
         "assert not xla_bridge.backends_are_initialized()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(podracer.__file__).parents[1])
+
+
+def test_a_composition_that_is_changed_leaves_the_next_one_as_it_was():
+    """Hydra's store is shared between compositions, and what is read from it is not."""
+    composition.register()
+    with initialize(config_path=None, version_base=composition.HYDRA_VERSION_BASE):
+        first = compose(composition.PRIMARY, ["agent=ppo"])
+        with open_dict(first):
+            first.agent.learning_rate = 7.0
+            first.env.kwargs.size = 3
+            first.hydra_like = "new"
+        second = compose(composition.PRIMARY, ["agent=ppo"])
+    assert second.agent.learning_rate != 7.0 and "size" not in second.env.kwargs and "hydra_like" not in second
