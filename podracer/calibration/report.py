@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+# With fewer of the machine's processors than this share, others disturb what is measured.
+_BUSY = 0.8
+
+
 def to_json(calibration: Calibration, overrides: Sequence[str]) -> dict[str, Any]:
     """Turns a calibration into what `json.dumps` takes.
 
@@ -67,7 +71,7 @@ def to_table(calibration: Calibration) -> "Table":
         shown = ("environment", "acting", "learning", *(["processors"] if is_sebulba else []))
         cells += [f"{1000 * prediction.seconds[name]:.3g}" for name in shown]
         cells += [human(prediction.steps_per_second), _bottleneck(item)]
-        table.add_row(*cells, style="bold" if item is best else "", end_section=False)
+        table.add_row(*cells, style="bold" if item is best else "")
     return table
 
 
@@ -89,6 +93,12 @@ def to_text(calibration: Calibration, overrides: Sequence[str]) -> str:
         else:
             lines.append(f"fastest with the batch as it is: {_speed(same_batch)}")
             lines.append(f"  {command(proposal(same_batch, calibration, overrides))}")
+    cores = base.plan.topology.cores_per_host
+    if calibration.processors < _BUSY * cores:
+        lines.append(
+            f"other processes leave this one {calibration.processors:.1f} of {cores} processors: the figures hold for "
+            "as long as they do; calibrate again when the machine is quiet"
+        )
     if calibration.left_out:
         lines.append(f"{calibration.left_out} candidates were left out for want of time; --seconds gives more")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from podracer.calibration.calibrate import calibrate
 from podracer.calibration.model import ActingCost, LearningCost
 from podracer.config import load_config
 from podracer.conversion import ConfigError
+from podracer.parallel.topologies import local_topology
 
 TINY = ["env=catch", "env.num_envs=8", "agent.unroll_length=4", "agent.num_minibatches=1", "network=mlp"]
 TINY += ["network.hidden_sizes=[8]", "agent.num_epochs=1"]
@@ -33,7 +34,7 @@ def costs(monkeypatch):
 
     monkeypatch.setattr(sides, "time_actors", time_actors)
     monkeypatch.setattr(sides, "time_learner", time_learner)
-    monkeypatch.setattr(sides, "available_processors", lambda cores, seconds: 2.0)
+    monkeypatch.setattr(sides, "available_processors", lambda cores, seconds: float(cores))
     return measured
 
 
@@ -73,6 +74,16 @@ def test_a_base_that_nothing_beats_notably_is_kept(costs):
     assert calibration.best() is calibration.calibrated[0]
     assert report.to_json(calibration, SEBULBA)["proposed"]["fastest"] == SEBULBA
     assert "nothing that was tried is notably faster" in report.to_text(calibration, SEBULBA)
+
+
+def test_a_machine_that_others_use_is_told_of(costs, monkeypatch):
+    config = load_config([*SEBULBA, "total_env_steps=32"])
+    cores = local_topology().cores_per_host
+    monkeypatch.setattr(sides, "available_processors", lambda cores, seconds: 0.7 * cores)
+    busy = calibrate(config, 1000.0, lambda what: None)
+    assert f"{0.7 * cores:.1f} of {cores} processors" in report.to_text(busy, SEBULBA)
+    monkeypatch.setattr(sides, "available_processors", lambda cores, seconds: 0.99 * cores)
+    assert "other processes" not in report.to_text(calibrate(config, 1000.0, lambda what: None), SEBULBA)
 
 
 def test_only_the_base_is_measured_without_time(costs):
