@@ -39,11 +39,14 @@ class Browser:
         self._numbers = itertools.count(1)
         command = [path, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
         command += ["--remote-allow-origins=*", "--no-first-run", "--disable-dev-shm-usage"]
-        # The profile would be of root's home otherwise.
         self._process = subprocess.Popen(
             [*command, f"--user-data-dir={folder}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        self._socket = websocket.create_connection(self._debugger(folder), timeout=_TIMEOUT_SECONDS)
+        try:
+            self._socket = websocket.create_connection(self._debugger(folder), timeout=_TIMEOUT_SECONDS)
+        except BaseException:
+            self._process.kill()
+            raise
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._send(f"{domain}.enable")
 
