@@ -9,6 +9,7 @@ A checkpoint is written beside its place and renamed, so a process that is kille
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from podracer.types import ArrayTree, PolicySnapshot
 
 # Raised with every change of what a checkpoint contains or means.
 FORMAT = 1
+
+# Orbax counts the saves of a process and waits for one by its number: no two may begin at a time.
+_BEGINNING = threading.Lock()
 
 _FOLDER = "checkpoints"
 _POLICY, _STATE, _META = "policy", "state", "meta"
@@ -109,7 +113,7 @@ class Checkpoints:
         items = {_POLICY: ocp.args.StandardSave(to_arrays(policy)), _META: ocp.args.JsonSave(meta)}
         if state is not None:
             items[_STATE] = ocp.args.StandardSave(to_arrays(state))
-        with self._explained():
+        with self._explained(), _BEGINNING:
             self._manager.save(updates, args=ocp.args.Composite(**items), force=True)
 
     def rate(self, updates: int, episode_return: float) -> None:

@@ -1,7 +1,9 @@
 """What drives runs to their end: a runner on one side, the loops of one run or of several on the other."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from podracer.runner import Due, Report, Runner, RunState
@@ -43,25 +45,32 @@ class Single:
                 yield [report]
 
 
-def drive(loops: Sequence["Loop"], runner: Together, failed: Callable[["Loop", Exception], None] | None = None) -> None:
+def drive(
+    loops: Sequence["Loop"],
+    runner: Together,
+    failed: Callable[["Loop", Exception], None] | None = None,
+    num_threads: int = 1,
+) -> None:
     """Trains runs to the end of their common budget.
 
     Args:
       loops: one of each run, with the same `interrupts`.
       runner: trains all of them.
       failed: is told of the error of one run; the others go on without it. None raises it.
+      num_threads: how many runs are evaluated and saved at a time.
 
     Raises:
       KeyboardInterrupt: a signal came. The update in hand was finished and saved if it ended in time.
     """
     interrupts, running = loops[0].interrupts, list(loops)
 
-    def attempt(loop: "Loop", function: Callable, *arguments: Any) -> None:
-        try:
-            function(*arguments)
-        except Exception as error:
+    def attempt(calls: Sequence[Callable[[], None]]) -> None:
+        """Calls something for each of the runs that go on, and leaves out those that fail."""
+        for loop, error in zip(list(running), _errors(calls, num_threads)):
+            if error is None:
+                continue
             if failed is None:
-                raise
+                raise error
             failed(loop, error)
             running.remove(loop)
 
@@ -72,19 +81,38 @@ def drive(loops: Sequence["Loop"], runner: Together, failed: Callable[["Loop", E
         for loop in loops:
             stack.enter_context(loop.opened())
         state = call_in_worker("init", lambda workers: _start(loops, runner))
-        for loop in loops:
-            attempt(loop, loop.make_up_evaluation)
+        attempt([loop.make_up_evaluation for loop in loops])
         with contextlib.closing(runner.run(state, due)) as reports:
             del state  # it is donated
             for latest in reports:
                 interrupts.has_work = True
-                for loop, report in zip(loops, latest, strict=True):
-                    if loop in running:
-                        attempt(loop, loop.handle, report)
+                reported = zip(loops, latest, strict=True)
+                attempt([functools.partial(loop.handle, report) for loop, report in reported if loop in running])
                 if not running:
                     return
                 if interrupts.requested and latest[0].snapshot is not None:
                     raise KeyboardInterrupt
+
+
+def _errors(calls: Sequence[Callable[[], None]], num_threads: int) -> Sequence[Exception | None]:
+    """Makes some calls, as many at a time as there are threads for, and returns what each raised."""
+
+    def call(function: Callable[[], None]) -> Exception | None:
+        try:
+            function()
+        except Exception as error:
+            return error
+        return None
+
+    num_threads = min(len(calls), num_threads)
+    if num_threads == 1:
+        return [call(function) for function in calls]
+    with ThreadPoolExecutor(num_threads, "member") as pool:
+        try:
+            return list(pool.map(call, calls))
+        except BaseException:  # a second signal: those at work end soon, as the first was heard by them
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _start(loops: Sequence["Loop"], runner: Together) -> RunState:

@@ -1,5 +1,6 @@
 """One console for runs that are trained together: it shows their mean."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """What each run takes for a console of its own; `seat` gives it one."""
+    """What each run takes for a console of its own, in any thread; `seat` gives it one."""
 
     def __init__(self, console: Console):
         self._console = console
+        self._lock = threading.Lock()
         self._seats: list[Seat] = []
         self._rows: dict[tuple[str, int], dict[Seat, Row]] = {}  # of the runs so far, by kind and update
 
@@ -33,20 +35,23 @@ class Shared:
         self._console.close()
 
     def phase(self, seat: "Seat", name: str) -> None:
-        if seat is self._seats[0]:
-            self._console.phase(name)
+        with self._lock:
+            if seat is self._seats[0]:
+                self._console.phase(name)
 
     def take(self, seat: "Seat", row: Row) -> None:
         """Shows the mean of a row once every run has given its own."""
-        self._rows.setdefault((row.kind, row.updates), {})[seat] = row
-        self._show_complete()
+        with self._lock:
+            self._rows.setdefault((row.kind, row.updates), {})[seat] = row
+            self._show_complete()
 
     def leave(self, seat: "Seat") -> None:
         """Waits for a run no longer, which may have been the last that rows waited for."""
-        self._seats.remove(seat)
-        for rows in self._rows.values():
-            rows.pop(seat, None)
-        self._show_complete()
+        with self._lock:
+            self._seats.remove(seat)
+            for rows in self._rows.values():
+                rows.pop(seat, None)
+            self._show_complete()
 
     def finish(self, results: Sequence[Mapping[str, Any]]) -> None:
         """Shows what the results come to: sums of steps and episodes, means of returns."""

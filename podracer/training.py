@@ -152,7 +152,8 @@ def train_together(
                 batching = "loop" if first.plan.topology.platform == "cpu" else "vmap"
             population = Population([runs[index].runner for index in kept], member_mesh(len(kept)), batching)
             _show_together(console, configs[0], population)
-            drive([one.loop for one in kept.values()], population, leave_out)
+            num_threads = first.plan.topology.cores_per_host
+            drive([one.loop for one in kept.values()], population, leave_out, num_threads)
     results = {index: one.result for index, one in kept.items()}
     if results:
         console.finish(list(results.values()))
